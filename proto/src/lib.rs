@@ -1,0 +1,39 @@
+//! What crosses a wire between Daisy's processes.
+//!
+//! No tokio, no clock, no files: types with their encodings, framing, and the state machine of one
+//! edge. Three conversations use it:
+//!
+//! * node ↔ node: [`control`], over QUIC with ALPN [`ALPN_CONTROL`];
+//! * rank ↔ rank: [`step`] frames carried by a [`link`], over QUIC with ALPN [`ALPN_DATA`];
+//! * node ↔ its rank and command line ↔ node: [`local`], over Unix sockets.
+//!
+//! Start at [`frame`] (how bytes are cut into messages), then [`step`] (what a pipeline sends).
+
+mod addr;
+pub mod close;
+pub mod control;
+pub mod frame;
+pub mod hello;
+pub mod hidden;
+pub mod id;
+pub mod link;
+pub mod local;
+pub mod sampling;
+pub mod step;
+
+pub use close::CloseReason;
+pub use hidden::{Dtype, Hidden};
+pub use id::{LayerRange, NodeId, PipelineId, Rank, SeqId, Shard};
+pub use sampling::Sampling;
+pub use step::{Row, Step};
+
+/// Version of everything below `daisy-data` and `daisy-control`. A test holds the hash of the
+/// golden bytes beside it: whoever changes the format changes this number.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Node ↔ node. Never changes, so that two versions can tell each other who is older.
+pub const ALPN_CONTROL: &[u8] = b"daisy-control/1";
+/// Rank ↔ rank. Carries [`PROTOCOL_VERSION`].
+pub const ALPN_DATA: &[u8] = b"daisy-data/1";
+/// Answers only while a pairing window is open.
+pub const ALPN_PAIR: &[u8] = b"daisy-pair/1";

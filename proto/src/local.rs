@@ -1,0 +1,215 @@
+//! Node ↔ its rank, and command line ↔ node. Both run over Unix sockets on one machine, framed like
+//! the wire ([`crate::frame`]) with postcard bodies.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::{LoadProgress, RankKey};
+use crate::{Dtype, NodeId, PipelineId, Rank, Sampling, SeqId, Shard};
+
+/// What a rank is told by its node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToRank {
+    /// First message: who the rank is and where it listens. Answered by [`FromRank::Listening`].
+    Start(RankStart),
+    /// Keys and addresses of the neighbours are known: connect both edges, then load.
+    Connect {
+        previous: RankKey,
+        next: RankKey,
+        #[serde(with = "crate::addr::many")]
+        next_addrs: Vec<SocketAddr>,
+    },
+    /// Rank 0 only: compute this sequence until it ends.
+    Admit(Admit),
+    /// Rank 0 only: stop within a step and free the KV on every rank.
+    Cancel { seq: SeqId },
+    /// Finish nothing more, say goodbye on the edges and exit.
+    Unload,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankStart {
+    pub pipeline: PipelineId,
+    pub rank: Rank,
+    pub world: u32,
+    pub shard: Shard,
+    /// Directory with config.json and the safetensors.
+    pub checkpoint: PathBuf,
+    /// Overrides the compute type; none: what fits the device.
+    pub dtype: Option<Dtype>,
+    /// Where the rank's data endpoint binds (port 0: any free one).
+    #[serde(with = "crate::addr::one")]
+    pub bind: SocketAddr,
+    /// Longest prefill chunk in tokens.
+    pub chunk: u32,
+}
+
+/// One sequence for rank 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Admit {
+    pub seq: SeqId,
+    pub prompt: Vec<u32>,
+    /// New tokens at most, at least 1.
+    pub max_tokens: u32,
+    /// Token ids that end the sequence.
+    pub eos: Vec<u32>,
+    pub sampling: Sampling,
+}
+
+/// What a rank tells its node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum FromRank {
+    Listening {
+        key: RankKey,
+        port: u16,
+    },
+    Loading(LoadProgress),
+    /// Both edges are open and every weight is evaluated.
+    Ready {
+        resident_bytes: u64,
+        device: String,
+        dtype: Dtype,
+    },
+    /// The next token of a sequence. `index` counts new tokens from 0.
+    Token {
+        seq: SeqId,
+        index: u32,
+        token: u32,
+    },
+    /// The sequence ended; its KV is free on this rank and its release is on the way to the others.
+    Finished {
+        seq: SeqId,
+        reason: FinishReason,
+        timings: Timings,
+    },
+    /// The rank cannot go on; it exits after this. `blame` names the neighbour whose edge failed.
+    Failed {
+        message: String,
+        blame: Option<Rank>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FinishReason {
+    /// One of the eos tokens (it was sent as the last token).
+    Stop,
+    /// `max_tokens` reached.
+    Length,
+    Cancelled,
+}
+
+/// Where a request's time went, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    pub queue_us: u64,
+    pub prefill_us: u64,
+    pub decode_us: u64,
+}
+
+/// What the command line asks of its node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToNode {
+    /// Load a model and serve it. The connection is the attachment: events follow on it, and when
+    /// it closes the node drains and unloads.
+    Serve(Box<Serve>),
+    /// First Ctrl+C: refuse new requests, let running ones end within `grace_ms`, unload.
+    Drain {
+        grace_ms: u64,
+    },
+    Status,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Serve {
+    /// Absolute path of the checkpoint.
+    pub model: PathBuf,
+    pub host: String,
+    pub port: u16,
+    /// Peers to dial besides those that the node knows.
+    #[serde(with = "crate::addr::many")]
+    pub peers: Vec<SocketAddr>,
+    /// Layers per rank in rank order; empty: by bytes.
+    pub layers: Vec<u32>,
+    /// Ranks wanted; none: one per reachable node.
+    pub nodes: Option<u32>,
+    /// Context in tokens; none: the model's own, at most 8192.
+    pub context: Option<u32>,
+    pub chunk: u32,
+    pub dtype: Option<Dtype>,
+}
+
+/// What a node answers to its command line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum FromNode {
+    Plan {
+        model: String,
+        shards: Vec<PlannedShard>,
+    },
+    Progress {
+        rank: Rank,
+        node: String,
+        progress: LoadProgress,
+    },
+    Ready {
+        url: String,
+        model: String,
+        ranks: Vec<RankStatus>,
+        context: u32,
+    },
+    /// The pipeline failed after it was ready; the endpoint answers 503 with this reason.
+    Degraded {
+        reason: String,
+    },
+    /// The endpoint is closed and every rank is gone.
+    Stopped,
+    Refused(Refusal),
+    Status(NodeStatus),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedShard {
+    pub rank: Rank,
+    pub node: NodeId,
+    pub node_name: String,
+    pub shard: Shard,
+    pub weight_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStatus {
+    pub planned: PlannedShard,
+    pub pid: u32,
+    pub resident_bytes: u64,
+    pub device: String,
+}
+
+/// Why something could not be done, with what would help.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub message: String,
+    pub hints: Vec<String>,
+    pub kind: RefusalKind,
+}
+
+/// Decides the exit code of the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RefusalKind {
+    /// Exit 1.
+    CannotBeDone,
+    /// Exit 2.
+    Usage,
+    /// Exit 3.
+    NotReachable,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub id: NodeId,
+    pub name: String,
+    pub build: String,
+    pub control_port: u16,
+    pub serving: Option<String>,
+    pub ranks: Vec<RankStatus>,
+}

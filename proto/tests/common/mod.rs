@@ -1,0 +1,350 @@
+//! Strategies for every wire type, and small makers that the tests share.
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::path::PathBuf;
+
+use daisy_proto::control::{Event, Facts, LoadProgress, Message, RankKey, Request, Response};
+use daisy_proto::frame::{Decoder, Frame, Limits};
+use daisy_proto::link::EdgeMessage;
+use daisy_proto::local::{
+    Admit, FinishReason, FromNode, FromRank, NodeStatus, PlannedShard, RankStart, RankStatus,
+    Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
+};
+use daisy_proto::{
+    CloseReason, Dtype, LayerRange, NodeId, PipelineId, Rank, Row, Sampling, SeqId, Shard, Step,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+/// A step of one row, and the payload that fits it.
+pub fn step(pipeline: PipelineId, number: u64, count: u32) -> (Step, bytes::Bytes) {
+    let step = Step {
+        pipeline,
+        number,
+        rows: vec![Row { seq: SeqId(1), first: 0, count, logits: true }],
+        release: vec![],
+        dtype: Dtype::Bf16,
+        tokens: count,
+        width: 4,
+    };
+    (step, bytes::Bytes::from(vec![0x3f; count as usize * 4 * 2]))
+}
+
+/// The one frame in `bytes`.
+pub fn one_frame(limits: Limits, bytes: impl Into<bytes::Bytes>) -> Frame {
+    let mut decoder = Decoder::new(limits);
+    decoder.push(bytes.into());
+    let frame = decoder.next().expect("a good frame").expect("a whole frame");
+    decoder.finish().expect("nothing after it");
+    frame
+}
+
+pub fn edge_message() -> impl Strategy<Value = EdgeMessage> {
+    prop_oneof![
+        (any::<u32>(), pipeline(), rank(), rank(), any::<u32>()).prop_map(
+            |(protocol_version, pipeline, from, to, credit)| EdgeMessage::Hello {
+                protocol_version,
+                pipeline,
+                from,
+                to,
+                credit
+            }
+        ),
+        any_step().prop_map(EdgeMessage::Step),
+        any::<u64>().prop_map(|steps| EdgeMessage::Heartbeat { steps }),
+        any::<u32>()
+            .prop_map(|code| EdgeMessage::Goodbye { reason: CloseReason::from_code(code % 40) }),
+    ]
+}
+
+pub fn control_message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        (any::<u64>(), request()).prop_map(|(call, request)| Message::Request { call, request }),
+        (any::<u64>(), response())
+            .prop_map(|(call, response)| Message::Response { call, response }),
+        event().prop_map(Message::Event),
+    ]
+}
+
+pub fn to_rank() -> impl Strategy<Value = ToRank> {
+    prop_oneof![
+        rank_start().prop_map(ToRank::Start),
+        (key(), key(), vec(addr(), 0..4)).prop_map(|(previous, next, next_addrs)| {
+            ToRank::Connect { previous, next, next_addrs }
+        }),
+        admit().prop_map(ToRank::Admit),
+        seq().prop_map(|seq| ToRank::Cancel { seq }),
+        Just(ToRank::Unload),
+    ]
+}
+
+pub fn from_rank() -> impl Strategy<Value = FromRank> {
+    prop_oneof![
+        (key(), any::<u16>()).prop_map(|(key, port)| FromRank::Listening { key, port }),
+        progress().prop_map(FromRank::Loading),
+        (any::<u64>(), text(), dtype()).prop_map(|(resident_bytes, device, dtype)| {
+            FromRank::Ready { resident_bytes, device, dtype }
+        }),
+        (seq(), any::<u32>(), any::<u32>()).prop_map(|(seq, index, token)| FromRank::Token {
+            seq,
+            index,
+            token
+        }),
+        (seq(), finish_reason(), timings())
+            .prop_map(|(seq, reason, timings)| { FromRank::Finished { seq, reason, timings } }),
+        (text(), option::of(rank()))
+            .prop_map(|(message, blame)| FromRank::Failed { message, blame }),
+    ]
+}
+
+pub fn to_node() -> impl Strategy<Value = ToNode> {
+    prop_oneof![
+        serve().prop_map(|serve| ToNode::Serve(Box::new(serve))),
+        any::<u64>().prop_map(|grace_ms| ToNode::Drain { grace_ms }),
+        Just(ToNode::Status),
+    ]
+}
+
+pub fn from_node() -> impl Strategy<Value = FromNode> {
+    prop_oneof![
+        (text(), vec(planned(), 0..4)).prop_map(|(model, shards)| FromNode::Plan { model, shards }),
+        (rank(), text(), progress()).prop_map(|(rank, node, progress)| FromNode::Progress {
+            rank,
+            node,
+            progress
+        }),
+        (text(), text(), vec(rank_status(), 0..4), any::<u32>()).prop_map(
+            |(url, model, ranks, context)| FromNode::Ready { url, model, ranks, context }
+        ),
+        text().prop_map(|reason| FromNode::Degraded { reason }),
+        Just(FromNode::Stopped),
+        refusal().prop_map(FromNode::Refused),
+        node_status().prop_map(FromNode::Status),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let row = (seq(), any::<u32>(), any::<u32>(), any::<bool>())
+        .prop_map(|(seq, first, count, logits)| Row { seq, first, count, logits });
+    (
+        pipeline(),
+        any::<u64>(),
+        vec(row, 0..20),
+        vec(seq(), 0..20),
+        dtype(),
+        any::<u32>(),
+        any::<u32>(),
+    )
+        .prop_map(|(pipeline, number, rows, release, dtype, tokens, width)| Step {
+            pipeline,
+            number,
+            rows,
+            release,
+            dtype,
+            tokens,
+            width,
+        })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        option::of(path()).prop_map(|checkpoint| Request::Facts { checkpoint }),
+        rank_start().prop_map(Request::Stage),
+        (pipeline(), key(), key(), vec(addr(), 0..4)).prop_map(
+            |(pipeline, previous, next, next_addrs)| Request::Connect {
+                pipeline,
+                previous,
+                next,
+                next_addrs
+            }
+        ),
+        pipeline().prop_map(|pipeline| Request::Stop { pipeline }),
+    ]
+}
+
+fn response() -> impl Strategy<Value = Response> {
+    let checkpoint = option::of(prop_oneof![any::<[u8; 32]>().prop_map(Ok), text().prop_map(Err)]);
+    prop_oneof![
+        (node_id(), text(), checkpoint).prop_map(|(id, name, checkpoint)| Response::Facts(Facts {
+            id,
+            name,
+            checkpoint
+        })),
+        (any::<u32>(), key(), vec(addr(), 0..4)).prop_map(|(pid, key, addrs)| Response::Staged {
+            pid,
+            key,
+            addrs
+        }),
+        Just(Response::Done),
+        refusal().prop_map(Response::Refused),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (pipeline(), rank(), progress()).prop_map(|(pipeline, rank, progress)| Event::Loading {
+            pipeline,
+            rank,
+            progress
+        }),
+        (pipeline(), rank(), any::<u64>(), text(), dtype()).prop_map(
+            |(pipeline, rank, resident_bytes, device, dtype)| Event::Ready {
+                pipeline,
+                rank,
+                resident_bytes,
+                device,
+                dtype
+            }
+        ),
+        (pipeline(), rank(), text(), option::of(rank())).prop_map(
+            |(pipeline, rank, reason, blame)| Event::Exited { pipeline, rank, reason, blame }
+        ),
+    ]
+}
+
+prop_compose! {
+    fn rank_start()(
+        pipeline in pipeline(), rank in rank(), world in any::<u32>(), shard in shard(),
+        checkpoint in path(), dtype in option::of(dtype()), bind in addr(), chunk in any::<u32>(),
+    ) -> RankStart {
+        RankStart { pipeline, rank, world, shard, checkpoint, dtype, bind, chunk }
+    }
+}
+
+prop_compose! {
+    fn admit()(
+        seq in seq(), prompt in vec(any::<u32>(), 0..200), max_tokens in any::<u32>(),
+        eos in vec(any::<u32>(), 0..4), sampling in sampling(),
+    ) -> Admit {
+        Admit { seq, prompt, max_tokens, eos, sampling }
+    }
+}
+
+prop_compose! {
+    fn sampling()(
+        temperature in 0.0_f32..4.0, top_p in 0.0_f32..=1.0, top_k in any::<u32>(),
+        seed in any::<u64>(),
+    ) -> Sampling {
+        Sampling { temperature, top_p, top_k, seed }
+    }
+}
+
+prop_compose! {
+    fn serve()(
+        model in path(), host in text(), port in any::<u16>(), peers in vec(addr(), 0..4),
+        layers in vec(any::<u32>(), 0..5), nodes in option::of(any::<u32>()),
+        context in option::of(any::<u32>()), chunk in any::<u32>(), dtype in option::of(dtype()),
+    ) -> Serve {
+        Serve { model, host, port, peers, layers, nodes, context, chunk, dtype }
+    }
+}
+
+prop_compose! {
+    fn planned()(
+        rank in rank(), node in node_id(), node_name in text(), shard in shard(),
+        weight_bytes in any::<u64>(),
+    ) -> PlannedShard {
+        PlannedShard { rank, node, node_name, shard, weight_bytes }
+    }
+}
+
+prop_compose! {
+    fn rank_status()(
+        planned in planned(), pid in any::<u32>(), resident_bytes in any::<u64>(),
+        device in text(),
+    ) -> RankStatus {
+        RankStatus { planned, pid, resident_bytes, device }
+    }
+}
+
+prop_compose! {
+    fn node_status()(
+        id in node_id(), name in text(), build in text(), control_port in any::<u16>(),
+        serving in option::of(text()), ranks in vec(rank_status(), 0..3),
+    ) -> NodeStatus {
+        NodeStatus { id, name, build, control_port, serving, ranks }
+    }
+}
+
+prop_compose! {
+    fn refusal()(
+        message in text(), hints in vec(text(), 0..3),
+        kind in prop_oneof![
+            Just(RefusalKind::CannotBeDone), Just(RefusalKind::Usage),
+            Just(RefusalKind::NotReachable),
+        ],
+    ) -> Refusal {
+        Refusal { message, hints, kind }
+    }
+}
+
+prop_compose! {
+    fn progress()(
+        layers_done in any::<u32>(), layers_total in any::<u32>(), resident_bytes in any::<u64>(),
+    ) -> LoadProgress {
+        LoadProgress { layers_done, layers_total, resident_bytes }
+    }
+}
+
+prop_compose! {
+    fn timings()(
+        queue_us in any::<u64>(), prefill_us in any::<u64>(), decode_us in any::<u64>(),
+    ) -> Timings {
+        Timings { queue_us, prefill_us, decode_us }
+    }
+}
+
+prop_compose! {
+    fn shard()(
+        start in any::<u32>(), end in any::<u32>(), has_embedding in any::<bool>(),
+        has_head in any::<bool>(),
+    ) -> Shard {
+        Shard { layers: LayerRange::new(start, end), has_embedding, has_head }
+    }
+}
+
+fn addr() -> impl Strategy<Value = SocketAddr> {
+    (any::<IpAddr>(), any::<u16>(), any::<u32>()).prop_map(|(ip, port, scope)| match ip {
+        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope).into(),
+    })
+}
+
+fn dtype() -> impl Strategy<Value = Dtype> {
+    prop_oneof![Just(Dtype::F32), Just(Dtype::F16), Just(Dtype::Bf16)]
+}
+
+fn finish_reason() -> impl Strategy<Value = FinishReason> {
+    prop_oneof![Just(FinishReason::Stop), Just(FinishReason::Length), Just(FinishReason::Cancelled)]
+}
+
+fn pipeline() -> impl Strategy<Value = PipelineId> {
+    any::<u64>().prop_map(PipelineId)
+}
+
+fn rank() -> impl Strategy<Value = Rank> {
+    any::<u32>().prop_map(Rank)
+}
+
+fn seq() -> impl Strategy<Value = SeqId> {
+    any::<u64>().prop_map(SeqId)
+}
+
+fn key() -> impl Strategy<Value = RankKey> {
+    any::<[u8; 32]>().prop_map(RankKey)
+}
+
+fn node_id() -> impl Strategy<Value = NodeId> {
+    any::<[u8; 32]>().prop_map(NodeId)
+}
+
+/// Any characters: names of machines and models have accents and emoji in them.
+fn text() -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..20).prop_map(String::from_iter)
+}
+
+fn path() -> impl Strategy<Value = PathBuf> {
+    text().prop_map(PathBuf::from)
+}

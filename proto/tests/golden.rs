@@ -1,0 +1,277 @@
+//! The wire format, byte for byte. Whoever changes these bytes changes `PROTOCOL_VERSION`.
+//!
+//! golden.txt has one message of each kind a line, as a whole frame: header length, payload length,
+//! header, payload. The hello of the control stream is no frame, and never changes at all.
+
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::path::PathBuf;
+
+use daisy_proto::control::{Event, Facts, LoadProgress, Message, RankKey, Request, Response};
+use daisy_proto::frame;
+use daisy_proto::hello::Hello;
+use daisy_proto::link::EdgeMessage;
+use daisy_proto::local::{
+    Admit, FinishReason, FromNode, FromRank, NodeStatus, PlannedShard, RankStart, RankStatus,
+    Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
+};
+use daisy_proto::{
+    CloseReason, Dtype, LayerRange, NodeId, PROTOCOL_VERSION, PipelineId, Rank, Row, Sampling,
+    SeqId, Shard, Step,
+};
+use serde::Serialize;
+
+/// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
+/// that was released never changes.
+const HASHES: &[(u32, u64)] = &[(1, 0x2d18_5dda_5aa1_1a1a)];
+const GOLDEN: &str = include_str!("golden.txt");
+
+#[test]
+fn the_hello_of_the_control_stream_never_changes() {
+    let hello = Hello::new(1, "0.1.0+4be1f2c").expect("a good build");
+    assert_eq!(hex(&hello.encode()), "64616973 7963746c 01000000 0d302e31 2e302b34 62653166 3263");
+}
+
+#[test]
+fn the_wire_format_is_byte_for_byte_the_golden_one() {
+    let mut now = String::new();
+    for (name, bytes) in
+        [edge(), control(), to_rank(), from_rank(), to_node(), from_node()].concat()
+    {
+        writeln!(now, "{name:<16} {}", hex(&bytes)).expect("text grows");
+    }
+    assert!(now == GOLDEN, "golden.txt is not what is written now, which is:\n{now}");
+}
+
+#[test]
+fn the_format_is_bound_to_the_version() {
+    // FNV-1a, 64 bits.
+    let hash = GOLDEN.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let recorded = HASHES.iter().find(|(version, _)| *version == PROTOCOL_VERSION);
+    assert_eq!(
+        recorded,
+        Some(&(PROTOCOL_VERSION, hash)),
+        "the wire format changed: raise PROTOCOL_VERSION and ALPN_DATA, and record {hash:#018x}"
+    );
+}
+
+#[test]
+fn the_data_protocol_is_named_after_the_version() {
+    assert_eq!(daisy_proto::ALPN_DATA, format!("daisy-data/{PROTOCOL_VERSION}").as_bytes());
+    assert_eq!(daisy_proto::ALPN_CONTROL, b"daisy-control/1");
+    assert_eq!(daisy_proto::ALPN_PAIR, b"daisy-pair/1");
+}
+
+type Golden = (&'static str, Vec<u8>);
+
+fn edge() -> Vec<Golden> {
+    let pipeline = PipelineId(0x0102_0304);
+    let (from, to) = (Rank(0), Rank(1));
+    let hello = EdgeMessage::Hello { protocol_version: 1, pipeline, from, to, credit: 16 };
+    let step = Step {
+        pipeline,
+        number: 300,
+        rows: vec![
+            Row { seq: SeqId(1), first: 0, count: 1, logits: false },
+            Row { seq: SeqId(200), first: 4095, count: 1, logits: true },
+        ],
+        release: vec![SeqId(7)],
+        dtype: Dtype::Bf16,
+        tokens: 2,
+        width: 2,
+    };
+    vec![
+        ("edge hello", bytes(&hello, &[])),
+        ("edge step", bytes(&EdgeMessage::Step(step), &[0x80, 0x3f, 0, 0xc0, 1, 2, 3, 4])),
+        ("edge heartbeat", bytes(&EdgeMessage::Heartbeat { steps: 129 }, &[])),
+        ("edge goodbye", bytes(&EdgeMessage::Goodbye { reason: CloseReason::BadFrame }, &[])),
+    ]
+}
+
+fn control() -> Vec<Golden> {
+    let pipeline = PipelineId(1);
+    let rank = Rank(1);
+    let connect =
+        Request::Connect { pipeline, previous: key(0xaa), next: key(0xbb), next_addrs: addrs() };
+    let facts = |checkpoint| {
+        Response::Facts(Facts { id: NodeId([0xa7; 32]), name: "mini".to_owned(), checkpoint })
+    };
+    let staged = Response::Staged { pid: 4711, key: key(0xcc), addrs: addrs() };
+    let loading = Event::Loading { pipeline, rank, progress: progress() };
+    let ready = Event::Ready {
+        pipeline,
+        rank,
+        resident_bytes: 1 << 30,
+        device: "cpu".to_owned(),
+        dtype: Dtype::F32,
+    };
+    let exited =
+        Event::Exited { pipeline, rank, reason: "killed".to_owned(), blame: Some(Rank(0)) };
+    let request = |request| bytes(&Message::Request { call: 5, request }, &[]);
+    let response = |response| bytes(&Message::Response { call: 5, response }, &[]);
+    let event = |event| bytes(&Message::Event(event), &[]);
+    vec![
+        ("ask facts", request(Request::Facts { checkpoint: Some(PathBuf::from("/m")) })),
+        ("ask stage", request(Request::Stage(rank_start()))),
+        ("ask connect", request(connect)),
+        ("ask stop", request(Request::Stop { pipeline })),
+        ("facts, none", response(facts(None))),
+        ("facts, read", response(facts(Some(Ok([0xdd; 32]))))),
+        ("facts, unread", response(facts(Some(Err("no config.json".to_owned()))))),
+        ("staged", response(staged)),
+        ("done", response(Response::Done)),
+        ("refused", response(Response::Refused(refusal(RefusalKind::CannotBeDone)))),
+        ("event loading", event(loading)),
+        ("event ready", event(ready)),
+        ("event exited", event(exited)),
+    ]
+}
+
+fn to_rank() -> Vec<Golden> {
+    let admit = Admit {
+        seq: SeqId(9),
+        prompt: vec![1, 127, 128, 49_151],
+        max_tokens: 64,
+        eos: vec![2],
+        sampling: Sampling { temperature: 0.5, top_p: 1.0, top_k: 40, seed: 11 },
+    };
+    let connect = ToRank::Connect { previous: key(0xaa), next: key(0xbb), next_addrs: addrs() };
+    vec![
+        ("rank start", bytes(&ToRank::Start(rank_start()), &[])),
+        ("rank connect", bytes(&connect, &[])),
+        ("rank admit", bytes(&ToRank::Admit(admit), &[])),
+        ("rank cancel", bytes(&ToRank::Cancel { seq: SeqId(9) }, &[])),
+        ("rank unload", bytes(&ToRank::Unload, &[])),
+    ]
+}
+
+fn from_rank() -> Vec<Golden> {
+    let seq = SeqId(9);
+    let ready =
+        FromRank::Ready { resident_bytes: 1 << 30, device: "cpu".to_owned(), dtype: Dtype::F16 };
+    let timings = Timings { queue_us: 10, prefill_us: 2000, decode_us: 300_000 };
+    let finished = |reason| bytes(&FromRank::Finished { seq, reason, timings }, &[]);
+    let failed = FromRank::Failed { message: "edge lost".to_owned(), blame: None };
+    vec![
+        ("listening", bytes(&FromRank::Listening { key: key(0xcc), port: 40_000 }, &[])),
+        ("loading", bytes(&FromRank::Loading(progress()), &[])),
+        ("ready", bytes(&ready, &[])),
+        ("token", bytes(&FromRank::Token { seq, index: 0, token: 28 }, &[])),
+        ("finished, stop", finished(FinishReason::Stop)),
+        ("finished, length", finished(FinishReason::Length)),
+        ("finished, cancel", finished(FinishReason::Cancelled)),
+        ("failed", bytes(&failed, &[])),
+    ]
+}
+
+fn to_node() -> Vec<Golden> {
+    let serve = Serve {
+        model: PathBuf::from("/m"),
+        host: "127.0.0.1".to_owned(),
+        port: 8100,
+        peers: addrs(),
+        layers: vec![15, 15],
+        nodes: Some(2),
+        context: None,
+        chunk: 512,
+        dtype: None,
+    };
+    vec![
+        ("node serve", bytes(&ToNode::Serve(Box::new(serve)), &[])),
+        ("node drain", bytes(&ToNode::Drain { grace_ms: 5000 }, &[])),
+        ("node status", bytes(&ToNode::Status, &[])),
+    ]
+}
+
+fn from_node() -> Vec<Golden> {
+    let (rank, model) = (Rank(1), "tiny".to_owned());
+    let planned = PlannedShard {
+        rank,
+        node: NodeId([0xa7; 32]),
+        node_name: "mini".to_owned(),
+        shard: Shard::of(rank, LayerRange::new(15, 30)),
+        weight_bytes: 1 << 29,
+    };
+    let ranks = vec![RankStatus {
+        planned: planned.clone(),
+        pid: 4711,
+        resident_bytes: 1 << 30,
+        device: "cpu".to_owned(),
+    }];
+    let ready = FromNode::Ready {
+        url: "http://127.0.0.1:8100".to_owned(),
+        model: model.clone(),
+        ranks: ranks.clone(),
+        context: 8192,
+    };
+    let status = NodeStatus {
+        id: NodeId([0xa7; 32]),
+        name: "mini".to_owned(),
+        build: "0.1.0".to_owned(),
+        control_port: 51738,
+        serving: Some(model.clone()),
+        ranks,
+    };
+    let progress = FromNode::Progress { rank, node: "mini".to_owned(), progress: progress() };
+    let plan = FromNode::Plan { model, shards: vec![planned] };
+    vec![
+        ("plan", bytes(&plan, &[])),
+        ("progress", bytes(&progress, &[])),
+        ("serving", bytes(&ready, &[])),
+        ("degraded", bytes(&FromNode::Degraded { reason: "rank 1 died".to_owned() }, &[])),
+        ("stopped", bytes(&FromNode::Stopped, &[])),
+        ("refused, usage", bytes(&FromNode::Refused(refusal(RefusalKind::Usage)), &[])),
+        ("refused, reach", bytes(&FromNode::Refused(refusal(RefusalKind::NotReachable)), &[])),
+        ("status", bytes(&FromNode::Status(status), &[])),
+    ]
+}
+
+/// An IPv4 address, and a link-local one whose scope must stay.
+fn addrs() -> Vec<SocketAddr> {
+    let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x42);
+    vec![
+        (Ipv4Addr::new(169, 254, 1, 2), 51738).into(),
+        SocketAddrV6::new(link_local, 51738, 0, 12).into(),
+    ]
+}
+
+fn key(byte: u8) -> RankKey {
+    RankKey([byte; 32])
+}
+
+fn progress() -> LoadProgress {
+    LoadProgress { layers_done: 3, layers_total: 15, resident_bytes: 1 << 30 }
+}
+
+fn rank_start() -> RankStart {
+    RankStart {
+        pipeline: PipelineId(1),
+        rank: Rank(1),
+        world: 2,
+        shard: Shard::of(Rank(1), LayerRange::new(15, 30)),
+        checkpoint: PathBuf::from("/m"),
+        dtype: Some(Dtype::F32),
+        bind: (Ipv4Addr::LOCALHOST, 0).into(),
+        chunk: 512,
+    }
+}
+
+fn refusal(kind: RefusalKind) -> Refusal {
+    Refusal { message: "too big".to_owned(), hints: vec!["add a node".to_owned()], kind }
+}
+
+fn bytes(message: &impl Serialize, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = frame::encode(message, payload.len()).expect("fits").to_vec();
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// In groups of four bytes, so that the two lengths stand apart.
+fn hex(bytes: &[u8]) -> String {
+    let groups = bytes
+        .chunks(4)
+        .map(|group| group.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")));
+    groups.collect::<Vec<_>>().join(" ")
+}

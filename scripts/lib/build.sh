@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# One build and one imported model for demo, tests and bench. Sourced after common.sh.
+# shellcheck source-path=SCRIPTDIR source=linux.sh
+. "$DAISY_ROOT/scripts/lib/linux.sh"
+# shellcheck source-path=SCRIPTDIR source=extras.sh
+. "$DAISY_ROOT/scripts/lib/extras.sh"
+
+# Builds the debug binary (dependencies are optimised, and MLX does the work) and names it in DAISY_BIN.
+build_daisy() {
+  say "Building daisy (about 5 minutes from nothing on 2 cores)"
+  (cd "$DAISY_ROOT" && cargo build --locked --quiet --bin daisy) ||
+    fail "the build failed" "the compiler's reason stands above"
+  DAISY_BIN=$(target_dir)/debug/daisy
+}
+
+# The small real model as an MLX checkpoint, imported once per importer; prints its directory.
+small_model() {
+  local key dir
+  setup_model >&2
+  key=$(cd "$DAISY_ROOT" && find src/store -name '*.rs' -print0 | LC_ALL=C sort -z | xargs -0 cat | cksum | cut -d ' ' -f 1)
+  dir=$DAISY_CACHE/models-$key/SmolLM2-135M-Instruct
+  [ -d "$dir" ] || "$DAISY_BIN" model import "$MODEL_GGUF" --out "$dir" >/dev/null ||
+    fail "could not import $MODEL_GGUF" "the reason stands above"
+  echo "$dir"
+}
+
+# What LD_PRELOAD takes for the speedy BLAS; DAISY_BLAS=reference keeps MLX's own.
+openblas_preload() {
+  [ "${DAISY_BLAS:-openblas}" = reference ] || openblas
+}

@@ -1,0 +1,77 @@
+//! Fields that would change the answer and are not honoured yet. Each may say what it would say by
+//! default; anything else is refused by name, because an answer that silently ignored it would look
+//! right and be wrong. Supporting one means deleting its line.
+
+use serde_json::Value;
+
+use super::ParseError;
+use super::field::{Fields, given};
+
+/// Refuses the first field that asks for more than its default.
+pub fn check(fields: &Fields<'_>) -> Result<(), ParseError> {
+    // Without tools their parallelism changes nothing, and a user's name never does.
+    fields.boolean("parallel_tool_calls")?;
+    fields.string("user")?;
+    for (name, harmless, is_harmless) in NOT_YET {
+        if let Some(value) = fields.optional(name).filter(|value| !is_harmless(value)) {
+            let (param, given) = ((*name).to_owned(), given(value));
+            return Err(ParseError::Unsupported { param, harmless, given });
+        }
+    }
+    Ok(())
+}
+
+/// Name, what may be sent, and the test for that. Null may always be sent.
+type NotYet = (&'static str, &'static str, fn(&Value) -> bool);
+
+const NOT_YET: &[NotYet] = &[
+    ("n", "1", |value| value.as_u64() == Some(1)),
+    ("stop", "an empty list", empty_list),
+    ("tools", "an empty list", empty_list),
+    ("tool_choice", "\"auto\" or \"none\"", auto_or_none),
+    ("functions", "an empty list", empty_list),
+    ("function_call", "\"auto\" or \"none\"", auto_or_none),
+    ("response_format", "{\"type\": \"text\"}", |value| {
+        value.get("type").and_then(Value::as_str) == Some("text")
+    }),
+    ("logprobs", "false", |value| value.as_bool() == Some(false)),
+    ("top_logprobs", "0", zero),
+    ("logit_bias", "an empty object", empty_object),
+    ("presence_penalty", "0", zero),
+    ("frequency_penalty", "0", zero),
+    ("repetition_penalty", "1", |value| is_number(value, 1.0)),
+    ("min_p", "0", zero),
+    ("reasoning_effort", "null", never),
+    ("verbosity", "\"medium\"", |value| value.as_str() == Some("medium")),
+    ("chat_template_kwargs", "an empty object", empty_object),
+    ("modalities", "[\"text\"]", |value| {
+        value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))
+    }),
+    ("audio", "null", never),
+    ("web_search_options", "null", never),
+];
+
+fn empty_list(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn empty_object(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+fn auto_or_none(value: &Value) -> bool {
+    matches!(value.as_str(), Some("auto" | "none"))
+}
+
+fn zero(value: &Value) -> bool {
+    is_number(value, 0.0)
+}
+
+#[allow(clippy::float_cmp, reason = "only the exact default is harmless")]
+fn is_number(value: &Value, number: f64) -> bool {
+    value.as_f64() == Some(number)
+}
+
+fn never(_: &Value) -> bool {
+    false
+}

@@ -1,0 +1,386 @@
+use serde_json::json;
+
+use super::*;
+use crate::node::handle::ChatMessage;
+
+fn served() -> ServedModel {
+    ServedModel { id: "org/tiny-llama".to_owned(), context: 2048, created: 7 }
+}
+
+fn read(body: impl AsRef<[u8]>) -> Result<Chat, ParseError> {
+    chat(body.as_ref(), &served(), "chatcmpl-1".to_owned())
+}
+
+/// A good body with `field` set to the JSON text `value`, beside whatever is there.
+fn with(field: &str, value: &str) -> String {
+    format!(
+        r#"{{"model":"default","messages":[{{"role":"user","content":"hi"}}],"{field}":{value}}}"#
+    )
+}
+
+fn message(role: &str, content: &str) -> ChatMessage {
+    ChatMessage { role: role.to_owned(), content: content.to_owned() }
+}
+
+fn messages(value: &serde_json::Value) -> Result<Vec<ChatMessage>, ParseError> {
+    let body = json!({"model": "default", "messages": value}).to_string();
+    read(body).map(|chat| chat.request.messages)
+}
+
+#[test]
+fn the_least_request_has_the_defaults() {
+    let chat = read(r#"{"model":"default","messages":[{"role":"user","content":"hi"}]}"#).unwrap();
+    let request = ChatRequest {
+        id: "chatcmpl-1".to_owned(),
+        messages: vec![message("user", "hi")],
+        max_tokens: None,
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+        seed: None,
+    };
+    assert_eq!(chat, Chat { request, delivery: Delivery::Whole });
+}
+
+#[test]
+fn null_means_the_default_but_for_what_is_required() {
+    let plain = read(with("unknown", "1")).unwrap();
+    let optional = [
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "max_tokens",
+        "max_completion_tokens",
+        "stream",
+        "stream_options",
+        "n",
+        "user",
+        "parallel_tool_calls",
+    ];
+    for field in optional.into_iter().chain(NOT_YET) {
+        assert_eq!(read(with(field, "null")).unwrap(), plain, "{field}");
+    }
+    for field in ["model", "messages"] {
+        let error = read(with(field, "null")).unwrap_err();
+        assert_eq!(error.param(), Some(field));
+        assert!(error.to_string().contains("got null"), "{error}");
+    }
+}
+
+const NOT_YET: [&str; 20] = [
+    "n",
+    "stop",
+    "tools",
+    "tool_choice",
+    "functions",
+    "function_call",
+    "response_format",
+    "logprobs",
+    "top_logprobs",
+    "logit_bias",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_p",
+    "reasoning_effort",
+    "verbosity",
+    "chat_template_kwargs",
+    "modalities",
+    "audio",
+    "web_search_options",
+];
+
+#[test]
+fn wrong_types_and_ranges_name_the_field_the_bound_and_the_value() {
+    // Field, values as JSON text, what the error must say of the bound.
+    let table: &[(&str, &[&str], &str)] = &[
+        ("model", &["1", "true", "[]", "{}"], "a string"),
+        ("messages", &["1", "true", "\"hi\"", "{}", "[]"], "at least one message"),
+        (
+            "temperature",
+            &["-0.1", "2.1", "2.0000000001", "1e300", "\"1\"", "\"NaN\"", "true", "[]", "{}"],
+            "a number from 0 to 2",
+        ),
+        ("top_p", &["0", "-1", "1.01", "1e300", "\"1\"", "true", "[]", "{}"], "above 0, at most 1"),
+        (
+            "top_k",
+            &["-1", "0.5", "4294967296", "1e3", "\"5\"", "true", "[]", "{}"],
+            "from 0 to 4294967295",
+        ),
+        (
+            "seed",
+            &["0.5", "18446744073709551616", "-9223372036854775809", "\"5\"", "true", "[]", "{}"],
+            "from -9223372036854775808 to 18446744073709551615",
+        ),
+        (
+            "max_tokens",
+            &["0", "-1", "1.5", "16.0", "4294967296", "1e300", "\"5\"", "true", "[]", "{}"],
+            "from 1 to 4294967295",
+        ),
+        ("max_completion_tokens", &["0", "-1", "\"5\"", "[]"], "from 1 to 4294967295"),
+        ("stream", &["0", "1", "\"true\"", "[]", "{}"], "true or false"),
+        ("stream_options", &["0", "true", "\"x\"", "[]"], "an object"),
+        ("user", &["1", "[]"], "a string"),
+        ("parallel_tool_calls", &["1", "\"true\""], "true or false"),
+    ];
+    for (field, values, bound) in table {
+        for value in *values {
+            let error = read(with(field, value)).unwrap_err();
+            let said = error.to_string();
+            assert_eq!(error.param(), Some(*field), "{field}={value}: {said}");
+            assert!(said.contains(bound), "{field}={value}: {said}");
+            assert!(matches!(error, ParseError::Wrong { .. }), "{field}={value}: {said}");
+        }
+    }
+    let said = read(with("temperature", "2.5")).unwrap_err().to_string();
+    assert_eq!(said, "temperature must be a number from 0 to 2, got 2.5");
+    let said = read(with("top_k", "\"many\"")).unwrap_err().to_string();
+    assert_eq!(said, "top_k must be a whole number from 0 to 4294967295, got the string \"many\"");
+}
+
+#[test]
+#[allow(clippy::float_cmp, reason = "a value that is passed on is not rounded")]
+fn bounds_are_inside() {
+    let request = |field, value| read(with(field, value)).unwrap().request;
+    let temperatures = [("0", 0.0), ("-0.0", 0.0), ("2", 2.0), ("0.7", 0.7), ("1e-300", 0.0)];
+    for (value, temperature) in temperatures {
+        assert_eq!(request("temperature", value).temperature, temperature, "{value}");
+    }
+    assert_eq!(request("top_p", "1").top_p, 1.0);
+    assert!(request("top_p", "1e-300").top_p > 0.0);
+    assert_eq!(request("top_k", "4294967295").top_k, u32::MAX);
+    assert_eq!(request("seed", "18446744073709551615").seed, Some(u64::MAX));
+    assert_eq!(request("seed", "-1").seed, Some(u64::MAX));
+    assert_eq!(request("seed", "0").seed, Some(0));
+    assert_eq!(request("max_tokens", "1").max_tokens, Some(1));
+    assert_eq!(request("max_completion_tokens", "9").max_tokens, Some(9));
+}
+
+#[test]
+fn two_limits_must_agree() {
+    let both = |older, newer| {
+        read(with("max_tokens", &format!(r#"{older},"max_completion_tokens":{newer}"#)))
+    };
+    assert_eq!(both("5", "5").unwrap().request.max_tokens, Some(5));
+    assert_eq!(both("null", "5").unwrap().request.max_tokens, Some(5));
+    let error = both("4", "5").unwrap_err();
+    assert_eq!(error.param(), Some("max_tokens"));
+    assert!(error.to_string().contains("which is 5, got 4"), "{error}");
+}
+
+#[test]
+fn how_the_answer_is_delivered() {
+    let delivery = |fields: &str| read(with("stream", fields)).map(|chat| chat.delivery);
+    let stream = |include_usage| Delivery::Stream { include_usage };
+    let table = [
+        ("false", Delivery::Whole),
+        ("true", stream(false)),
+        (r#"true,"stream_options":null"#, stream(false)),
+        (r#"true,"stream_options":{}"#, stream(false)),
+        (r#"true,"stream_options":{"include_usage":null}"#, stream(false)),
+        (r#"true,"stream_options":{"include_usage":true,"more":1}"#, stream(true)),
+    ];
+    for (fields, expected) in table {
+        assert_eq!(delivery(fields).unwrap(), expected, "{fields}");
+    }
+    let error = delivery(r#"true,"stream_options":{"include_usage":1}"#).unwrap_err();
+    assert_eq!(error.param(), Some("stream_options.include_usage"));
+    let error = delivery(r#"false,"stream_options":{"include_usage":true}"#).unwrap_err();
+    assert_eq!(error.param(), Some("stream_options"));
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let table: &[(&str, &[&str], &[&str])] = &[
+        // Field, what is refused, what is harmless.
+        ("n", &["0", "2", "1.5", "\"1\"", "[]"], &["1"]),
+        ("stop", &["\"a\"", "\"\"", "[\"a\"]", "1"], &["[]"]),
+        ("tools", &["[{}]", "{}", "1"], &["[]"]),
+        ("tool_choice", &["\"required\"", "{}"], &["\"auto\"", "\"none\""]),
+        ("functions", &["[{}]"], &["[]"]),
+        ("function_call", &["{\"name\":\"f\"}"], &["\"none\""]),
+        (
+            "response_format",
+            &["{\"type\":\"json_object\"}", "{}", "\"text\"", "[]", "1"],
+            &["{\"type\":\"text\"}"],
+        ),
+        ("logprobs", &["true", "1", "\"false\""], &["false"]),
+        ("top_logprobs", &["1", "-1", "\"0\""], &["0"]),
+        ("logit_bias", &["{\"5\":1}", "[]"], &["{}"]),
+        ("presence_penalty", &["0.1", "\"0\""], &["0", "0.0"]),
+        ("frequency_penalty", &["-2", "[]"], &["0"]),
+        ("repetition_penalty", &["1.1", "0"], &["1", "1.0"]),
+        ("min_p", &["0.05"], &["0"]),
+        ("reasoning_effort", &["\"low\"", "1"], &["null"]),
+        ("verbosity", &["\"low\""], &["\"medium\""]),
+        ("chat_template_kwargs", &["{\"enable_thinking\":false}"], &["{}"]),
+        ("modalities", &["[\"audio\"]", "[\"text\",\"audio\"]"], &["[\"text\"]"]),
+        ("audio", &["{}"], &["null"]),
+        ("web_search_options", &["{}"], &["null"]),
+    ];
+    assert_eq!(table.iter().map(|row| row.0).collect::<Vec<_>>(), NOT_YET);
+    for (field, refused, harmless) in table {
+        for value in *refused {
+            let error = read(with(field, value)).unwrap_err();
+            assert!(matches!(error, ParseError::Unsupported { .. }), "{field}={value}: {error}");
+            assert_eq!(error.param(), Some(*field), "{field}={value}");
+        }
+        for value in *harmless {
+            assert!(read(with(field, value)).is_ok(), "{field}={value}");
+        }
+    }
+}
+
+#[test]
+fn unknown_fields_are_ignored() {
+    for value in ["1", "null", "{}", "[[[]]]"] {
+        assert!(read(with("metadata", value)).is_ok());
+        assert!(read(with("a_field_of_next_year", value)).is_ok());
+    }
+}
+
+#[test]
+fn the_model_has_three_names() {
+    for name in ["org/tiny-llama", "tiny-llama", "default"] {
+        assert!(names_model(name, &served()), "{name}");
+    }
+    for name in ["", "org", "org/", "llama", "Tiny-Llama", "tiny-llama/", "/", "gpt-4"] {
+        assert!(!names_model(name, &served()), "{name}");
+        let body = json!({"model": name, "messages": [{"role": "user", "content": "hi"}]});
+        let error = read(body.to_string()).unwrap_err();
+        assert!(matches!(error, ParseError::UnknownModel { .. }), "{error}");
+        assert!(
+            error.to_string().contains("\"org/tiny-llama\" (also as \"default\" or"),
+            "{error}"
+        );
+    }
+    let plain = ServedModel { id: "tiny".to_owned(), ..served() };
+    assert!(names_model("tiny", &plain) && !names_model("", &plain));
+}
+
+#[test]
+fn bodies_that_are_no_json_object() {
+    let deep = format!(r#"{{"model":{}1{}}}"#, "[".repeat(200_000), "]".repeat(200_000));
+    let long_number = format!(r#"{{"top_k":{}}}"#, "9".repeat(100_000));
+    let table: &[&[u8]] = &[
+        b"",
+        b" ",
+        b"{",
+        b"{\"model\"}",
+        b"{} {}",
+        b"nul",
+        b"NaN",
+        b"{\"temperature\":NaN}",
+        b"{\"temperature\":1e999}",
+        b"{\"temperature\":-Infinity}",
+        b"{\"temperature\":01}",
+        b"{\"model\":\"\xff\xfe\"}",
+        b"{\"model\":\"\\ud800\"}",
+        b"{\"model\":\"a\nb\"}",
+        b"\xef\xbb\xbf{}",
+        b"\0",
+        deep.as_bytes(),
+        long_number.as_bytes(),
+    ];
+    for body in table {
+        let error = read(body).unwrap_err();
+        let shown = String::from_utf8_lossy(&body[..body.len().min(40)]);
+        assert!(matches!(error, ParseError::Json(_)), "{shown:?}: {error}");
+        assert!(error.to_string().len() < 200, "{shown:?}: {error}");
+    }
+    for body in ["[]", "[1,2]", "1", "\"hi\"", "null", "true"] {
+        let error = read(body).unwrap_err();
+        assert!(matches!(error, ParseError::NotAnObject { .. }), "{body}: {error}");
+    }
+    for (body, param) in [("{}", "model"), (r#"{"model":"default"}"#, "messages")] {
+        let error = read(body).unwrap_err();
+        assert!(matches!(error, ParseError::Missing { .. }), "{body}: {error}");
+        assert_eq!(error.param(), Some(param));
+    }
+}
+
+#[test]
+fn of_a_repeated_key_the_last_counts() {
+    let chat = read(with("top_k", r#"1,"top_k":2"#)).unwrap();
+    assert_eq!(chat.request.top_k, 2);
+    assert_eq!(read(with("model", "1")).unwrap_err().param(), Some("model"));
+}
+
+#[test]
+fn messages_that_are_right() {
+    let read = messages(&json!([
+        {"role": "system", "content": "a"},
+        {"role": "developer", "content": "b"},
+        {"role": "user", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": ""}]},
+        {"role": "assistant", "content": null, "tool_calls": [], "refusal": null, "audio": null},
+        {"role": "assistant"},
+        {"role": "tool", "content": "d", "tool_call_id": "x", "name": null, "unknown": 1},
+        {"role": "user", "content": "", "name": "anna"},
+    ]));
+    let expected = [
+        ("system", "a"),
+        ("system", "b"),
+        ("user", "c\n"),
+        ("assistant", ""),
+        ("assistant", ""),
+        ("tool", "d"),
+        ("user", ""),
+    ];
+    assert_eq!(read.unwrap(), expected.map(|(role, content)| message(role, content)));
+}
+
+#[test]
+fn messages_that_are_wrong_name_the_place() {
+    let image = json!([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]);
+    let table = [
+        (json!([null]), "messages[0]"),
+        (json!(["hi"]), "messages[0]"),
+        (json!([[]]), "messages[0]"),
+        (json!([{"role": "user", "content": "a"}, 1]), "messages[1]"),
+        (json!([{}]), "messages[0].role"),
+        (json!([{"role": null, "content": "a"}]), "messages[0].role"),
+        (json!([{"role": 1, "content": "a"}]), "messages[0].role"),
+        (json!([{"role": "User", "content": "a"}]), "messages[0].role"),
+        (json!([{"role": "robot", "content": "a"}]), "messages[0].role"),
+        (json!([{"role": "user"}]), "messages[0].content"),
+        (json!([{"role": "user", "content": null}]), "messages[0].content"),
+        (json!([{"role": "system", "content": null}]), "messages[0].content"),
+        (json!([{"role": "tool", "content": null}]), "messages[0].content"),
+        (json!([{"role": "user", "content": 1}]), "messages[0].content"),
+        (json!([{"role": "user", "content": {}}]), "messages[0].content"),
+        (json!([{"role": "user", "content": []}]), "messages[0].content"),
+        (json!([{"role": "user", "content": ["a"]}]), "messages[0].content[0]"),
+        (json!([{"role": "user", "content": [null]}]), "messages[0].content[0]"),
+        (json!([{"role": "user", "content": [{}]}]), "messages[0].content[0].type"),
+        (json!([{"role": "user", "content": [{"type": 1}]}]), "messages[0].content[0].type"),
+        (json!([{"role": "user", "content": image}]), "messages[0].content[1].type"),
+        (json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text"),
+        (
+            json!([{"role": "user", "content": [{"type": "text", "text": null}]}]),
+            "messages[0].content[0].text",
+        ),
+        (json!([{"role": "user", "content": "a", "name": 1}]), "messages[0].name"),
+        (json!([{"role": "tool", "content": "a", "tool_call_id": 1}]), "messages[0].tool_call_id"),
+        (json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls"),
+        (json!([{"role": "assistant", "function_call": {}}]), "messages[0].function_call"),
+        (json!([{"role": "assistant", "audio": {"id": "a"}}]), "messages[0].audio"),
+    ];
+    for (value, place) in table {
+        let error = messages(&value).unwrap_err();
+        assert_eq!(error.param(), Some(place), "{value}: {error}");
+        assert!(error.to_string().starts_with(place), "{value}: {error}");
+    }
+    let said = messages(&json!([{"role": "user", "content": image_only()}])).unwrap_err();
+    assert!(said.to_string().contains("no images"), "{said}");
+}
+
+fn image_only() -> serde_json::Value {
+    json!([{"type": "image_url", "image_url": {"url": "data:"}}])
+}
+
+#[test]
+fn a_long_value_is_shortened() {
+    let error = read(with("temperature", &json!("é".repeat(10_000)).to_string())).unwrap_err();
+    assert!(error.to_string().len() < 250, "{error}");
+}

@@ -1,0 +1,265 @@
+//! What a client gets when all goes well, and when it fails on the way.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use tokio::time::Instant;
+
+use super::super::chat::{Label, Source};
+use super::super::stream::{KEEP_ALIVE, events};
+use super::*;
+use crate::node::handle::ChatRequest;
+
+#[tokio::test]
+async fn a_whole_answer() {
+    let mut fake = Fake::start().await;
+    let client = fake.send(&post(chat(r#","seed":5,"max_tokens":3"#))).await;
+    let submission = fake.submission().await;
+    let id = submission.request.id.clone();
+    assert_eq!((submission.request.seed, submission.request.max_tokens), (Some(5), Some(3)));
+    let (events, receiver) = mpsc::channel(8);
+    let generation = Generation { prompt_tokens: 11, seed: 5, events: receiver };
+    submission.reply.send(Ok(generation)).unwrap();
+    for event in [text("Hé"), text(""), text("llo"), finished(FinishReason::Length)] {
+        events.send(event).await.unwrap();
+    }
+    let reply = client.reply().await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    assert_eq!(reply.header("x-request-id"), Some(id.as_str()));
+    assert!(!reply.head.contains("access-control"), "{reply:?}");
+    let created = reply.json()["created"].as_u64().unwrap();
+    assert!(created > 1_700_000_000);
+    let expected = format!(
+        concat!(
+            r#"{{"id":"{}","object":"chat.completion","created":{},"model":"org/tiny","#,
+            r#""system_fingerprint":"daisy-{}","choices":[{{"index":0,"#,
+            r#""message":{{"role":"assistant","content":"Héllo","refusal":null}},"#,
+            r#""logprobs":null,"finish_reason":"length"}}],"#,
+            r#""usage":{{"prompt_tokens":11,"completion_tokens":3,"total_tokens":14}},"#,
+            r#""timings":{{"queue_ms":0.5,"prefill_ms":22.0,"decode_ms":10.0,"#,
+            r#""prompt_tokens_per_second":500.0,"completion_tokens_per_second":200.0}}}}"#,
+        ),
+        id,
+        created,
+        env!("CARGO_PKG_VERSION"),
+    );
+    assert_eq!(reply.body, expected);
+}
+
+#[tokio::test]
+async fn a_stream_byte_for_byte() {
+    for include_usage in [false, true] {
+        let mut fake = Fake::start().await;
+        let more =
+            format!(r#","stream":true,"stream_options":{{"include_usage":{include_usage}}}"#);
+        let client = fake.send(&post(chat(&more))).await;
+        fake.admit_with([text("a\nb"), text("\"c"), finished(FinishReason::Stop)]).await;
+        let reply = client.reply().await;
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+        assert_eq!(reply.header("cache-control"), Some("no-cache"));
+
+        let first: Value = serde_json::from_str(reply.body[6..].lines().next().unwrap()).unwrap();
+        let base = format!(
+            r#"data: {{"id":"{}","object":"chat.completion.chunk","created":{},"model":"org/tiny","system_fingerprint":"daisy-{}","choices":"#,
+            reply.header("x-request-id").unwrap(),
+            first["created"],
+            env!("CARGO_PKG_VERSION"),
+        );
+        let null = if include_usage { r#","usage":null"# } else { "" };
+        let mut expected = String::new();
+        for (delta, reason) in [
+            (r#"{"role":"assistant","content":""}"#, "null"),
+            (r#"{"content":"a\nb"}"#, "null"),
+            (r#"{"content":"\"c"}"#, "null"),
+            ("{}", r#""stop""#),
+        ] {
+            expected.push_str(&base);
+            let choice = format!(
+                r#"[{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":{reason}}}]{null}"#
+            );
+            expected.push_str(&choice);
+            if reason != "null" {
+                expected.push_str(
+                    r#","timings":{"queue_ms":0.5,"prefill_ms":22.0,"decode_ms":10.0,"prompt_tokens_per_second":500.0,"completion_tokens_per_second":200.0}"#,
+                );
+            }
+            expected.push_str("}\n\n");
+        }
+        if include_usage {
+            expected.push_str(&base);
+            expected.push_str(
+                "[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":3,\"total_tokens\":14}}\n\n",
+            );
+        }
+        expected.push_str("data: [DONE]\n\n");
+        assert_eq!(reply.body, expected);
+    }
+}
+
+#[tokio::test]
+async fn text_is_sent_when_it_comes() {
+    let mut fake = Fake::start().await;
+    let mut client = fake.send(&post(chat(r#","stream":true"#))).await;
+    let events = fake.admit().await;
+    for word in ["one", "two", "three"] {
+        events.send(text(word)).await.unwrap();
+        client.wait_for(&format!(r#"{{"content":"{word}"}}"#)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_failure_before_the_first_text_has_a_status() {
+    for more in ["", r#","stream":true"#] {
+        let mut fake = Fake::start().await;
+        let client = fake.send(&post(chat(more))).await;
+        fake.admit_with([GenerationEvent::Failed("rank 1 on mini stopped".to_owned())]).await;
+        let reply = client.reply().await;
+        assert_eq!(reply.status, 503);
+        assert!(reply.header("retry-after").is_some());
+        let (code, param, message) = reply.error();
+        assert_eq!((code.as_str(), param), ("generation_failed", None));
+        assert_eq!(message, "rank 1 on mini stopped");
+    }
+}
+
+#[tokio::test]
+async fn a_whole_answer_that_fails_late_is_an_error_and_not_half_a_text() {
+    let endings = [
+        vec![text("half"), GenerationEvent::Failed("rank 1 on mini stopped".to_owned())],
+        vec![text("half"), finished(FinishReason::Cancelled)],
+        vec![text("half")],
+    ];
+    for ending in endings {
+        let mut fake = Fake::start().await;
+        let client = fake.send(&post(chat(""))).await;
+        fake.admit_with(ending).await;
+        let reply = client.reply().await;
+        assert_eq!(reply.status, 503);
+        assert_eq!(reply.error().0, "generation_failed");
+        assert!(!reply.body.contains("half"));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_late_ends_with_an_error_event() {
+    let endings = [
+        (vec![GenerationEvent::Failed("rank 1 on mini stopped".to_owned())], "rank 1 on mini"),
+        (vec![finished(FinishReason::Cancelled)], "was cancelled"),
+        (vec![], "without a reason"),
+    ];
+    for (ending, said) in endings {
+        let mut fake = Fake::start().await;
+        let client = fake.send(&post(chat(r#","stream":true"#))).await;
+        fake.admit_with([text("half")].into_iter().chain(ending)).await;
+        let reply = client.reply().await;
+        assert_eq!(reply.status, 200);
+        let last = reply.body.trim_end().rsplit("\n\n").next().unwrap();
+        let error: Value = serde_json::from_str(last.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(error["error"]["type"], "server_error");
+        assert!(error["error"]["message"].as_str().unwrap().contains(said), "{error}");
+        assert!(!reply.body.contains("[DONE]"));
+        assert!(!reply.body.contains(r#""finish_reason":"stop""#));
+    }
+}
+
+#[tokio::test]
+async fn models_and_probes() {
+    let fake = Fake::start().await;
+    let model = concat!(
+        r#"{"id":"org/tiny","object":"model","created":1234,"owned_by":"daisy","#,
+        r#""context_length":2048}"#
+    );
+    let list = format!(r#"{{"object":"list","data":[{model}]}}"#);
+    let ready = r#"{"status":"ready","model":"org/tiny"}"#;
+    for (path, body) in [
+        ("/v1/models", list.as_str()),
+        ("/v1/models/org/tiny", model),
+        ("/v1/models/org%2Ftiny", model),
+        ("/v1/models/tiny", model),
+        ("/v1/models/default", model),
+        ("/health", r#"{"status":"alive"}"#),
+        ("/ready", ready),
+    ] {
+        let reply = fake.ask(&get(path)).await;
+        assert_eq!((reply.status, reply.body.as_str()), (200, body), "{path}");
+        assert!(reply.header("x-request-id").unwrap().starts_with("req-"));
+        assert!(!reply.head.contains("access-control"), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_ready_says_why() {
+    let table = [
+        (Readiness::Loading { done: 3, total: 30 }, "loading", "3 of 30 layers"),
+        (Readiness::Draining, "draining", "stopping"),
+        (Readiness::Failed { reason: "rank 1 on mini stopped".to_owned() }, "failed", "on mini"),
+    ];
+    let mut fake = Fake::start().await;
+    for (readiness, status, said) in table {
+        fake.set(readiness);
+        let ready = fake.ask(&get("/ready")).await;
+        assert_eq!(ready.status, 503);
+        assert_eq!(ready.json()["status"], status);
+        if status == "loading" {
+            assert_eq!(ready.json()["progress"], serde_json::json!({"done": 3, "total": 30}));
+        }
+        for more in ["", r#","stream":true"#] {
+            let refused = fake.ask(&post(chat(more))).await;
+            for reply in [&ready, &refused] {
+                assert_eq!(reply.status, 503);
+                assert!(reply.header("retry-after").unwrap().parse::<u32>().unwrap() > 0);
+                assert!(reply.error().2.contains(said), "{reply:?}");
+            }
+        }
+        // A wrong request is wrong in any state, and this process lives in any state.
+        assert_eq!(fake.ask(&post(chat(r#","top_k":-1"#))).await.status, 400);
+        assert_eq!(fake.ask(&get("/health")).await.status, 200);
+    }
+    assert!(fake.submissions.try_recv().is_err(), "nothing reached the node");
+}
+
+/// No sockets here: the clock stands still but for the waits of the stream itself.
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_is_kept_alive() {
+    let (submit, mut submissions) = mpsc::channel(1);
+    let model = Arc::new(ServedModel { id: "m".to_owned(), context: 1, created: 0 });
+    let (_state, serving) = watch::channel(Serving { model, readiness: Readiness::Ready });
+    let request = ChatRequest {
+        id: "chatcmpl-1".to_owned(),
+        messages: Vec::new(),
+        max_tokens: None,
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+        seed: None,
+    };
+    let source = Source::submit(Handle { submit, state: serving }, request);
+    let label = Label { id: "chatcmpl-1".to_owned(), model: "m".to_owned(), created: 0 };
+    let mut stream = Box::pin(events(label, source, None, false));
+    let mut next =
+        async || String::from_utf8(stream.next().await.unwrap().unwrap().to_vec()).unwrap();
+
+    assert!(next().await.contains(r#""role":"assistant""#));
+    // While it waits for the node's answer, and then for the first token.
+    for _ in 0..2 {
+        let start = Instant::now();
+        assert_eq!(next().await, ": keep-alive\n\n");
+        assert_eq!(start.elapsed(), KEEP_ALIVE);
+        if let Ok(submission) = submissions.try_recv() {
+            let (events, receiver) = mpsc::channel(8);
+            let generation = Generation { prompt_tokens: 1, seed: 0, events: receiver };
+            submission.reply.send(Ok(generation)).unwrap();
+            tokio::spawn(async move {
+                tokio::time::sleep(KEEP_ALIVE * 3 / 2).await;
+                events.send(text("late")).await.unwrap();
+                events.send(finished(FinishReason::Stop)).await.unwrap();
+            });
+        }
+    }
+    assert!(next().await.contains(r#"{"content":"late"}"#));
+    assert!(next().await.contains(r#""finish_reason":"stop""#));
+    assert_eq!(next().await, "data: [DONE]\n\n");
+    assert!(stream.next().await.is_none());
+}

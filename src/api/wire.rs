@@ -1,0 +1,194 @@
+//! The JSON of answers. Field order is the order on the wire; tests hold it byte for byte.
+
+use daisy_proto::local::{FinishReason, Timings};
+use serde::Serialize;
+
+use crate::node::handle::ServedModel;
+
+use super::error::ErrorFields;
+
+/// A whole answer.
+#[derive(Debug, Serialize)]
+pub struct Completion<'a> {
+    pub id: &'a str,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: &'a str,
+    pub system_fingerprint: &'static str,
+    pub choices: [Choice<'a>; 1],
+    pub usage: Usage,
+    pub timings: Spent,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Choice<'a> {
+    pub index: u32,
+    pub message: Message<'a>,
+    pub logprobs: (),
+    pub finish_reason: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Message<'a> {
+    pub role: &'static str,
+    pub content: &'a str,
+    pub refusal: (),
+}
+
+/// One event of a stream.
+#[derive(Debug, Serialize)]
+pub struct Chunk<'a> {
+    pub id: &'a str,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: &'a str,
+    pub system_fingerprint: &'static str,
+    /// Empty in the chunk that carries the usage.
+    pub choices: &'a [ChunkChoice<'a>],
+    #[serde(skip_serializing_if = "UsageSlot::is_absent")]
+    pub usage: UsageSlot,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Spent>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ChunkChoice<'a> {
+    pub index: u32,
+    pub delta: Delta<'a>,
+    pub logprobs: (),
+    pub finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<&'a str>,
+}
+
+/// In a stream whose client asked for usage, every chunk but the last says `null`.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+pub enum UsageSlot {
+    Absent,
+    Null,
+    Counted(Usage),
+}
+
+impl UsageSlot {
+    // The signature is serde's.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "skip_serializing_if passes a reference")]
+    fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(clippy::struct_field_names, reason = "these are OpenAI's names")]
+pub struct Usage {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+}
+
+impl Usage {
+    pub fn new(prompt_tokens: u32, completion_tokens: u32) -> Self {
+        let total_tokens = prompt_tokens.saturating_add(completion_tokens);
+        Self { prompt_tokens, completion_tokens, total_tokens }
+    }
+}
+
+/// Where the time went: a field of our own. Rates are null where there was no time to divide by.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spent {
+    queue_ms: f64,
+    prefill_ms: f64,
+    decode_ms: f64,
+    prompt_tokens_per_second: Option<f64>,
+    completion_tokens_per_second: Option<f64>,
+}
+
+impl Spent {
+    pub fn new(timings: Timings, usage: Usage) -> Self {
+        Self {
+            queue_ms: ms(timings.queue_us),
+            prefill_ms: ms(timings.prefill_us),
+            decode_ms: ms(timings.decode_us),
+            prompt_tokens_per_second: rate(usage.prompt_tokens, timings.prefill_us),
+            // The first token is the prefill's.
+            completion_tokens_per_second: rate(
+                usage.completion_tokens.saturating_sub(1),
+                timings.decode_us,
+            ),
+        }
+    }
+}
+
+/// Exact up to 285 years, the range in which a double holds every whole number.
+#[allow(clippy::cast_precision_loss, reason = "2^53 µs is 285 years")]
+fn ms(us: u64) -> f64 {
+    us as f64 / 1e3
+}
+
+/// Tokens per second with two decimals.
+fn rate(tokens: u32, us: u64) -> Option<f64> {
+    (us > 0).then(|| (f64::from(tokens) * 1e5 / ms(us)).round() / 1e2)
+}
+
+/// OpenAI's word; none for a sequence that did not end by itself.
+pub fn finish_word(reason: FinishReason) -> Option<&'static str> {
+    match reason {
+        FinishReason::Stop => Some("stop"),
+        FinishReason::Length => Some("length"),
+        FinishReason::Cancelled => None,
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct ModelList<'a> {
+    pub object: &'static str,
+    pub data: [Model<'a>; 1],
+}
+
+#[derive(Debug, Serialize)]
+pub struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    context_length: u32,
+}
+
+impl<'a> Model<'a> {
+    pub fn new(served: &'a ServedModel) -> Self {
+        Self {
+            id: &served.id,
+            object: "model",
+            created: served.created,
+            owned_by: "daisy",
+            context_length: served.context,
+        }
+    }
+}
+
+/// What the probes say.
+#[derive(Debug, Serialize)]
+pub struct Ready<'a> {
+    pub status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorFields<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Progress {
+    pub done: u32,
+    pub total: u32,
+}
+
+/// Which build answered; with the seed it says whether two answers can be compared.
+pub const FINGERPRINT: &str = concat!("daisy-", env!("CARGO_PKG_VERSION"));

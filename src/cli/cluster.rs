@@ -1,0 +1,124 @@
+//! `daisy cluster …`: the commands and what they share.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+
+use super::{Failure, home, machine_name};
+use super::{serve::ServeArgs, status, trust, up};
+use crate::node::{Node, NodeConfig, Opened};
+
+/// Where a node listens for others.
+pub(crate) const CONTROL_PORT: u16 = 51738;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run this machine's node in the foreground
+    Up(up::Up),
+    /// Serve a model over this node and its peers
+    Serve(ServeArgs),
+    /// Print this node's id
+    Id,
+    /// Let another node work with this one
+    Trust(trust::Trust),
+    /// Show what this machine's node is doing
+    Status,
+}
+
+impl Command {
+    pub(crate) fn run(self, home_flag: Option<PathBuf>) -> Result<(), Failure> {
+        let home = home(home_flag)?;
+        match self {
+            Self::Up(up) => up.run(home),
+            Self::Serve(serve) => serve.run(home),
+            Self::Id => trust::print_id(&home),
+            Self::Trust(trust) => trust.run(&home),
+            Self::Status => status::run(&home),
+        }
+    }
+}
+
+/// What a node needs to know, whether `up` runs it or `serve` hosts it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NodeArgs {
+    /// Another node's address; port 51738 unless given; may be repeated
+    #[arg(long = "peer", value_name = "ADDR[:PORT]")]
+    pub(crate) peers: Vec<String>,
+    /// Where other nodes reach this one (UDP)
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0")]
+    pub(crate) listen: String,
+    /// This node's name in messages [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+impl NodeArgs {
+    pub(crate) fn peer_addrs(&self) -> Result<Vec<SocketAddr>, Failure> {
+        self.peers.iter().map(|peer| address("--peer", peer)).collect()
+    }
+
+    pub(crate) async fn open(&self, home: PathBuf) -> Result<Opened, Failure> {
+        let config = NodeConfig {
+            home,
+            name: self.name.clone().unwrap_or_else(machine_name),
+            listen: address("--listen", &self.listen)?,
+            peers: self.peer_addrs()?,
+        };
+        Ok(Node::open(config).await.map_err(anyhow::Error::from)?)
+    }
+}
+
+/// `ADDR`, `ADDR:PORT`, `[V6]:PORT` or a name of either form.
+pub(crate) fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return Ok(addr);
+    }
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse() {
+        return Ok(SocketAddr::new(ip, CONTROL_PORT));
+    }
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) => (name, port.parse().ok()),
+        None => (text, Some(CONTROL_PORT)),
+    };
+    let found = port.and_then(|port| (name, port).to_socket_addrs().ok()?.next());
+    found.ok_or_else(|| {
+        Failure::usage(format!(
+            "{flag} {text}: not an address; write ADDR or ADDR:PORT, as in 169.254.7.2:{CONTROL_PORT}"
+        ))
+    })
+}
+
+/// A runtime for the node and its command line. Ranks are processes of their own, so two threads do.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    Ok(runtime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_get_the_control_port_unless_they_bring_one() {
+        for (text, expected) in [
+            ("127.0.0.1", "127.0.0.1:51738"),
+            ("127.0.0.1:7", "127.0.0.1:7"),
+            ("::1", "[::1]:51738"),
+            ("[::1]:7", "[::1]:7"),
+            ("localhost:7", "127.0.0.1:7"),
+        ] {
+            let addr = address("--peer", text).expect("an address");
+            // A resolver may put ::1 first for localhost.
+            assert!(addr.to_string() == expected || addr.to_string() == "[::1]:7", "{addr}");
+        }
+        for bad in ["", "a b", "127.0.0.1:x", "127.0.0.1:70000"] {
+            assert!(address("--peer", bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The command line: one file per command, [`render`] the only printer. Raw flags become a checked
+//! configuration once, here and in the commands.
+
+mod cluster;
+mod import;
+mod render;
+mod serve;
+mod status;
+mod trust;
+mod up;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use daisy_proto::local::{Refusal, RefusalKind};
+use tracing_subscriber::EnvFilter;
+
+use crate::rank;
+
+/// Runs one language model across several machines.
+#[derive(Debug, Parser)]
+#[command(name = "daisy", version, propagate_version = true)]
+struct Cli {
+    /// Where key, trusted nodes and models are kept [default: ~/.daisy]
+    #[arg(long, global = true, env = "DAISY_HOME", value_name = "DIR", hide_env_values = true)]
+    home: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Nodes that work together
+    #[command(subcommand)]
+    Cluster(cluster::Command),
+    /// Checkpoints on this machine
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// One shard; started by its node
+    #[command(hide = true)]
+    Rank,
+}
+
+#[derive(Debug, Subcommand)]
+enum ModelCommand {
+    /// Turn a GGUF file into an MLX checkpoint
+    Import(import::Import),
+}
+
+/// Why a command ends otherwise than well; decides the exit code.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Exit 1, 2 or 3, by its kind.
+    Refused(Refusal),
+    /// Exit 1.
+    Other(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl Failure {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        let (message, hints) = (message.into(), Vec::new());
+        Self::Refused(Refusal { message, hints, kind: RefusalKind::Usage })
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(Refusal { kind: RefusalKind::Usage, .. }) => 2,
+            Self::Refused(Refusal { kind: RefusalKind::NotReachable, .. }) => 3,
+            Self::Refused(_) | Self::Other(_) => 1,
+        }
+    }
+}
+
+/// Parses the command line and runs it.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            render::failure(&failure);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Rank => Ok(rank::run().map_err(anyhow::Error::from)?),
+        Command::Model(ModelCommand::Import(import)) => import.run(cli.home),
+        Command::Cluster(command) => command.run(cli.home),
+    }
+}
+
+/// Where this user's Daisy keeps its things.
+pub(crate) fn home(home: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    if let Some(home) = home {
+        return Ok(std::path::absolute(home).map_err(anyhow::Error::from)?);
+    }
+    match std::env::home_dir() {
+        Some(dir) => Ok(dir.join(".daisy")),
+        None => Err(Failure::usage("no home directory is known; set DAISY_HOME")),
+    }
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::builder()
+        .with_env_var("DAISY_LOG")
+        .with_default_directive(tracing::Level::WARN.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// The name of this machine, as people know it.
+pub(crate) fn machine_name() -> String {
+    let name = sysinfo::System::host_name().unwrap_or_else(|_| "this machine".to_owned());
+    name.trim_end_matches(".local").to_owned()
+}

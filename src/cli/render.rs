@@ -1,0 +1,152 @@
+//! The only printer. Data goes to stdout; progress, hints and errors to stderr.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is this module's purpose")]
+
+use std::net::SocketAddr;
+
+use daisy_proto::NodeId;
+use daisy_proto::control::LoadProgress;
+use daisy_proto::local::{FromNode, NodeStatus, PlannedShard, RankStatus, Refusal};
+
+use super::Failure;
+use crate::store::{Imported, Progress};
+use crate::units::Bytes;
+
+pub(crate) fn failure(failure: &Failure) {
+    match failure {
+        Failure::Refused(refusal) => refused(refusal),
+        Failure::Other(error) => {
+            eprintln!("error: {error}");
+            for cause in error.chain().skip(1) {
+                // A transparent error repeats its source.
+                if cause.to_string() != error.to_string() {
+                    eprintln!("  caused by: {cause}");
+                }
+            }
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) {
+    for line in refusal.message.lines() {
+        eprintln!("error: {line}");
+    }
+    for hint in &refusal.hints {
+        eprintln!("hint: {hint}");
+    }
+}
+
+pub(crate) fn id(id: &NodeId) {
+    println!("{id}");
+}
+
+pub(crate) fn trusted(id: &NodeId, own: &NodeId) {
+    eprintln!("this node now works with {id}");
+    eprintln!("hint: if not done yet, run `daisy cluster trust {own}` there");
+}
+
+pub(crate) fn up(id: &NodeId, listens: SocketAddr) {
+    eprintln!("node {} is up, reached at UDP {listens}", id.short());
+}
+
+pub(crate) fn import_progress(progress: Progress<'_>) {
+    let Progress { tensors_done, tensors, bytes_done, .. } = progress;
+    if tensors_done == tensors || tensors_done.is_multiple_of(64) {
+        eprintln!("imported {tensors_done}/{tensors} tensors, {}", Bytes(bytes_done));
+    }
+}
+
+pub(crate) fn imported(imported: &Imported) {
+    eprintln!(
+        "{} tensors, {}, are now an MLX checkpoint in",
+        imported.tensors,
+        Bytes(imported.bytes)
+    );
+    println!("{}", imported.dir.display());
+}
+
+/// What the node says while it loads and serves.
+pub(crate) fn event(event: &FromNode) {
+    match event {
+        FromNode::Plan { model, shards } => plan(model, shards),
+        FromNode::Progress { rank, node, progress } => load_progress(rank.0, node, *progress),
+        FromNode::Ready { url, model, ranks, context } => {
+            for rank in ranks {
+                rank_line(rank);
+            }
+            eprintln!("[cluster] {model} is ready, context {context} tokens");
+            println!("[cluster] OpenAI endpoint: {url}/chat/completions");
+        }
+        FromNode::Degraded { reason } => {
+            eprintln!("error: the pipeline failed: {reason}");
+            eprintln!("hint: requests get 503 with this reason; stop with Ctrl+C and serve again");
+        }
+        FromNode::Stopped | FromNode::Refused(_) | FromNode::Status(_) => {}
+    }
+}
+
+fn plan(model: &str, shards: &[PlannedShard]) {
+    eprintln!("[cluster] {model} on {} rank(s)", shards.len());
+    for shard in shards {
+        eprintln!(
+            "[rank {}] layers {} ({}) on {} | weights {}",
+            shard.rank,
+            shard.shard.layers,
+            shard.shard.layers.len(),
+            shard.node_name,
+            Bytes(shard.weight_bytes)
+        );
+    }
+}
+
+fn load_progress(rank: u32, node: &str, progress: LoadProgress) {
+    let LoadProgress { layers_done, layers_total, resident_bytes } = progress;
+    // A line for every eighth of the way is enough to see that it gets on.
+    let eighth = (layers_total / 8).max(1);
+    if layers_done.is_multiple_of(eighth) || layers_done == layers_total {
+        eprintln!(
+            "[rank {rank}] materialized {layers_done}/{layers_total} layers | resident {} | {node}",
+            Bytes(resident_bytes)
+        );
+    }
+}
+
+fn rank_line(rank: &RankStatus) {
+    eprintln!(
+        "[rank {}] pid {} | layers {} | resident {} | {} | {}",
+        rank.planned.rank,
+        rank.pid,
+        rank.planned.shard.layers,
+        Bytes(rank.resident_bytes),
+        rank.device,
+        rank.planned.node_name
+    );
+}
+
+pub(crate) fn draining(grace_ms: u64) {
+    eprintln!(
+        "stopping: running requests get {} s; Ctrl+C again stops at once",
+        grace_ms / 1000
+    );
+}
+
+pub(crate) fn stopped() {
+    eprintln!("stopped: every rank is gone");
+}
+
+pub(crate) fn status(status: &NodeStatus) {
+    println!("node     {} ({})", status.name, status.id);
+    println!("build    {}", status.build);
+    println!("control  UDP port {}", status.control_port);
+    println!("serving  {}", status.serving.as_deref().unwrap_or("nothing"));
+    for rank in &status.ranks {
+        println!(
+            "rank {}   layers {} | pid {} | resident {} | {}",
+            rank.planned.rank,
+            rank.planned.shard.layers,
+            rank.pid,
+            Bytes(rank.resident_bytes),
+            rank.planned.node_name
+        );
+    }
+}

@@ -1,0 +1,427 @@
+//! MLX: a shard of a model, from its weights to hidden states and tokens.
+//!
+//! The engine takes host bytes and gives host bytes; it knows neither peers nor text, and an array
+//! never leaves the thread that made the engine. Each call is a step and one submission to the
+//! device. A split changes nothing of the arithmetic: every rank computes all positions of a step,
+//! and only the bytes that leave the last one are cut down to the positions that were asked for.
+//!
+//! Start at [`Engine`]; then `families` (what a layer is), `layers` (its parts), `cache`, `weights`
+//! and `sample`. `ffi` holds every `unsafe`.
+
+mod cache;
+mod error;
+mod families;
+mod ffi;
+mod host;
+mod layers;
+mod sample;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+
+use daisy_proto::control::LoadProgress;
+use daisy_proto::{Dtype, Hidden, Row, Sampling, SeqId, Shard};
+use mlx_rs::{Array, Device, DeviceType, memory, transforms};
+
+use crate::model::spec::{EMBEDDING, HEAD, NORM};
+use crate::model::{Expected, ModelConfig, StoredDtype};
+use cache::{CacheShape, Caches};
+use families::{Block, StepContext};
+use host::{all_rows, array_of, mlx_dtype, size, wanted_rows};
+use layers::{Embedding, Linear, RmsNorm, Span};
+use weights::Weights;
+
+pub use error::EngineError;
+pub use ffi::{blas_name, exit_now};
+pub use host::Sampled;
+
+/// What to load.
+#[derive(Debug, Clone)]
+pub struct LoadRequest {
+    /// The safetensors files that hold the shard; others may be among them.
+    pub files: Vec<PathBuf>,
+    pub config: ModelConfig,
+    pub shard: Shard,
+    /// Whether this is the chain's last rank, whose hidden states go to the head.
+    pub is_last: bool,
+    /// Overrides the compute type; none: f32 on a CPU, the checkpoint's own on a GPU.
+    pub dtype: Option<Dtype>,
+}
+
+/// One token to draw.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draw {
+    pub seq: SeqId,
+    /// The position that the drawn token takes.
+    pub position: u32,
+    pub sampling: Sampling,
+    /// Whether the sequence goes on: then the token runs through this rank's layers at once.
+    pub advance: bool,
+}
+
+/// A loaded shard with the caches of its sequences. Lives on the thread that loaded it.
+pub struct Engine {
+    config: ModelConfig,
+    is_last: bool,
+    dtype: Dtype,
+    device: String,
+    embedding: Option<Embedding>,
+    blocks: Vec<Block>,
+    head: Option<Head>,
+    caches: Caches,
+    resident_bytes: u64,
+    submissions: u64,
+    /// MLX's streams belong to their thread.
+    not_send: PhantomData<*const ()>,
+}
+
+/// The final norm and the output projection; none: the embedding's matrix.
+struct Head {
+    norm: RmsNorm,
+    projection: Option<Linear>,
+}
+
+impl Engine {
+    /// Finds, checks and reads the shard's tensors; `progress` hears of each layer.
+    pub fn load(
+        request: &LoadRequest,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, EngineError> {
+        ffi::install_error_handler()?;
+        memory::set_cache_limit(CACHE_BYTES_MAX)?;
+        let LoadRequest { files, config, shard, is_last, dtype } = request;
+        let (mut weights, expected) = Weights::open(files, config, shard)?;
+        let on_gpu = matches!(Device::try_default()?.get_type()?, DeviceType::Gpu);
+        let dtype = dtype.unwrap_or_else(|| compute_dtype(on_gpu, config, &expected));
+        weights.compute_in(mlx_dtype(dtype));
+
+        let mut report = |layers_done| {
+            let resident_bytes = active()?;
+            let layers_total = shard.layers.len();
+            progress(LoadProgress { layers_done, layers_total, resident_bytes });
+            Ok::<_, EngineError>(resident_bytes)
+        };
+        report(0)?;
+        let tied_head = shard.has_head && config.tied;
+        let embedding = match shard.has_embedding || tied_head {
+            true => Some(weights.embedding(EMBEDDING)?),
+            false => None,
+        };
+        weights.finish_part()?;
+        let mut blocks = Vec::new();
+        for (done, layer) in (1..).zip(shard.layers.iter()) {
+            blocks.push(Block::load(&mut weights, layer)?);
+            weights.finish_part()?;
+            report(done)?;
+        }
+        let head = match shard.has_head {
+            true => Some(Head::load(&mut weights, tied_head)?),
+            false => None,
+        };
+        weights.finish_part()?;
+        weights.finish()?;
+        let resident_bytes = report(shard.layers.len())?;
+        let shape = CacheShape {
+            kv_heads: config.kv_heads.cast_signed(),
+            head_dim: config.head_dim.cast_signed(),
+            dtype: mlx_dtype(dtype),
+        };
+        Ok(Self {
+            config: config.clone(),
+            is_last: *is_last,
+            dtype,
+            device: device_name(on_gpu),
+            embedding,
+            caches: Caches::new(shape, blocks.len()),
+            blocks,
+            head,
+            resident_bytes,
+            submissions: 0,
+            not_send: PhantomData,
+        })
+    }
+
+    /// The compute type; hidden states leave in it and may come in any.
+    pub const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Elements of a hidden state's row.
+    pub const fn width(&self) -> u32 {
+        self.config.hidden
+    }
+
+    /// What MLX held when the shard was loaded.
+    pub const fn resident_bytes(&self) -> u64 {
+        self.resident_bytes
+    }
+
+    /// What computes, as people read it: `cpu (reference BLAS)`, `gpu (Apple M3 Max)`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Rank 0: embeds `tokens`, the rows' one behind the other, and runs them through the layers.
+    ///
+    /// Gives all positions; from the last rank, only the last position of each row with `logits`.
+    pub fn embed_forward(&mut self, rows: &[Row], tokens: &[u32]) -> Result<Hidden, EngineError> {
+        if self.embedding.is_none() {
+            return Err(EngineError::NotThisShard("no embedding"));
+        }
+        same_count("tokens of a step", positions(rows), tokens.len() as u64)?;
+        let vocab = self.config.vocab;
+        if let Some(&token) = tokens.iter().find(|token| **token >= vocab) {
+            return Err(EngineError::Token { token, vocab });
+        }
+        if rows.is_empty() {
+            return Ok(Hidden::empty(self.dtype, self.width()));
+        }
+        let spans = self.admit(rows)?;
+        let ids = Array::from_slice(tokens, &[size(tokens.len() as u64)?]);
+        let output = self.run(self.embed(&ids)?, &spans)?;
+        self.finish(&output, rows)
+    }
+
+    /// A later rank: runs the hidden state of the rows, one behind the other, through the layers.
+    /// Gives the same as [`Engine::embed_forward`].
+    pub fn forward(&mut self, rows: &[Row], hidden: Hidden) -> Result<Hidden, EngineError> {
+        same_count("positions of a hidden state", positions(rows), u64::from(hidden.tokens))?;
+        self.check_hidden(&hidden)?;
+        if rows.is_empty() {
+            return Ok(Hidden::empty(self.dtype, self.width()));
+        }
+        let spans = self.admit(rows)?;
+        let input = array_of(&hidden, self.dtype)?;
+        drop(hidden);
+        let output = self.run(input, &spans)?;
+        self.finish(&output, rows)
+    }
+
+    /// Rank 0: draws a token from each row of `hidden` and runs those with `advance` through the
+    /// embedding and the layers. One submission, for which this does not wait.
+    pub fn sample(&mut self, hidden: Hidden, draws: &[Draw]) -> Result<Sampled, EngineError> {
+        same_count("draws of a hidden state", u64::from(hidden.tokens), draws.len() as u64)?;
+        self.check_hidden(&hidden)?;
+        draws.iter().try_for_each(check_sampling)?;
+        let mut sampled =
+            Sampled { tokens: None, advanced: None, dtype: self.dtype, width: self.width() };
+        if draws.is_empty() {
+            return Ok(sampled);
+        }
+        let rows: Vec<Row> = draws.iter().filter(|draw| draw.advance).map(row_of).collect();
+        let head = self.head.as_ref().ok_or(EngineError::NotThisShard("no head"))?;
+        let logits = head.forward(&array_of(&hidden, self.dtype)?, self.embedding.as_ref())?;
+        drop(hidden);
+        let parameters: Vec<_> = draws.iter().map(|draw| (draw.sampling, draw.position)).collect();
+        let tokens = sample::sample(&logits, &parameters)?;
+
+        let mut outputs = vec![tokens.clone()];
+        if !rows.is_empty() {
+            let spans = self.admit(&rows)?;
+            let advanced = self.run(self.embed(&going_on(&tokens, draws)?)?, &spans)?;
+            outputs.push(advanced.clone());
+            sampled.advanced = Some(advanced);
+        }
+        transforms::async_eval(outputs.iter().chain(self.caches.updated(&rows)))?;
+        self.submissions += 1;
+        sampled.tokens = Some(tokens);
+        Ok(sampled)
+    }
+
+    /// The logits of each row of `hidden`, `[rows, vocab]` row-major.
+    pub fn logits(&mut self, hidden: Hidden) -> Result<Vec<f32>, EngineError> {
+        self.check_hidden(&hidden)?;
+        if hidden.tokens == 0 {
+            return Ok(Vec::new());
+        }
+        let head = self.head.as_ref().ok_or(EngineError::NotThisShard("no head"))?;
+        let logits = head.forward(&array_of(&hidden, self.dtype)?, self.embedding.as_ref())?;
+        let logits = logits.as_dtype(mlx_rs::Dtype::Float32)?;
+        self.submissions += 1;
+        let values = logits.try_as_slice::<f32>().map_err(|e| EngineError::Mlx(e.to_string()))?;
+        Ok(values.to_vec())
+    }
+
+    /// Frees the keys and values of sequences that ended. Unknown ones are passed over.
+    pub fn release(&mut self, seqs: &[SeqId]) {
+        for seq in seqs {
+            self.caches.release(*seq);
+        }
+    }
+
+    /// Positions of `seq` that are cached.
+    pub fn cached(&self, seq: SeqId) -> u32 {
+        self.caches.length(seq)
+    }
+
+    /// Evaluations handed to the device so far: one per step.
+    pub const fn submissions(&self) -> u64 {
+        self.submissions
+    }
+
+    /// What MLX holds now, in this whole process.
+    pub fn active_bytes(&self) -> Result<u64, EngineError> {
+        active()
+    }
+
+    /// The most that MLX held at once, in this whole process.
+    pub fn peak_bytes(&self) -> Result<u64, EngineError> {
+        Ok(memory::peak_memory()? as u64)
+    }
+
+    /// Checks all rows before it touches a cache, then trims and extends each sequence's.
+    fn admit(&mut self, rows: &[Row]) -> Result<Vec<Span>, EngineError> {
+        let mut seen = HashSet::new();
+        let mut spans = Vec::with_capacity(rows.len());
+        size(positions(rows))?;
+        for row in rows {
+            let Row { seq, first, count, .. } = *row;
+            let end = u64::from(first) + u64::from(count);
+            if count == 0 {
+                return Err(EngineError::EmptyRow { seq });
+            }
+            if end > u64::from(self.config.max_positions) {
+                return Err(EngineError::BeyondContext { seq, end, max: self.config.max_positions });
+            }
+            if !seen.insert(seq) {
+                return Err(EngineError::Twice { seq });
+            }
+            self.caches.check(row)?;
+            spans.push(Span { seq, first: size(first.into())?, count: size(count.into())? });
+        }
+        for row in rows {
+            self.caches.begin(row);
+        }
+        Ok(spans)
+    }
+
+    fn embed(&self, tokens: &Array) -> Result<Array, EngineError> {
+        let embedding = self.embedding.as_ref().ok_or(EngineError::NotThisShard("no embedding"))?;
+        embedding.forward(tokens)
+    }
+
+    fn run(&mut self, input: Array, spans: &[Span]) -> Result<Array, EngineError> {
+        let mut step = StepContext { spans, caches: &mut self.caches, layer: 0 };
+        let mut x = input;
+        for (layer, block) in self.blocks.iter().enumerate() {
+            step.layer = layer;
+            x = block.forward(&x, &mut step)?;
+        }
+        Ok(x)
+    }
+
+    /// Submits the step and waits for what leaves this rank.
+    fn finish(&mut self, output: &Array, rows: &[Row]) -> Result<Hidden, EngineError> {
+        // The caches too, so that nothing lazy outlives the step.
+        transforms::async_eval([output].into_iter().chain(self.caches.updated(rows)))?;
+        self.submissions += 1;
+        if self.is_last {
+            wanted_rows(output, rows, self.dtype, self.width())
+        } else {
+            all_rows(output, self.dtype, self.width())
+        }
+    }
+
+    fn check_hidden(&self, hidden: &Hidden) -> Result<(), EngineError> {
+        let width = u64::from(self.width());
+        same_count("width of a hidden state", width, u64::from(hidden.width))?;
+        let bytes = u64::from(hidden.tokens) * width * hidden.dtype.size_bytes() as u64;
+        same_count("bytes of a hidden state", bytes, hidden.data.len() as u64)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("model_type", &self.config.model_type)
+            .field("layers", &self.blocks.len())
+            .field("dtype", &self.dtype)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Head {
+    fn load(weights: &mut Weights<'_>, tied: bool) -> Result<Self, EngineError> {
+        let norm = weights.rms_norm(NORM)?;
+        let projection = if tied { None } else { Some(weights.linear(HEAD, false)?) };
+        Ok(Self { norm, projection })
+    }
+
+    /// `[rows, hidden]` to logits `[rows, vocab]`.
+    fn forward(&self, x: &Array, embedding: Option<&Embedding>) -> Result<Array, EngineError> {
+        let x = self.norm.forward(x)?;
+        match (&self.projection, embedding) {
+            (Some(projection), _) => projection.forward(&x),
+            (None, Some(embedding)) => embedding.as_head(&x),
+            (None, None) => Err(EngineError::Internal("a tied head without an embedding")),
+        }
+    }
+}
+
+/// On a CPU, half types are emulated: f32 is more than ten times as fast there.
+fn compute_dtype(on_gpu: bool, config: &ModelConfig, expected: &[Expected]) -> Dtype {
+    let stored = || {
+        expected.iter().find_map(|tensor| match tensor.dtype {
+            StoredDtype::F32 => Some(Dtype::F32),
+            StoredDtype::F16 => Some(Dtype::F16),
+            StoredDtype::Bf16 => Some(Dtype::Bf16),
+            _ => None,
+        })
+    };
+    if on_gpu { config.dtype.or_else(stored).unwrap_or(Dtype::Bf16) } else { Dtype::F32 }
+}
+
+fn device_name(on_gpu: bool) -> String {
+    if !on_gpu {
+        return format!("cpu ({})", blas_name());
+    }
+    ffi::gpu_name().map_or_else(|| "gpu".to_owned(), |name| format!("gpu ({name})"))
+}
+
+/// The ids that go on, of all that were drawn.
+fn going_on(tokens: &Array, draws: &[Draw]) -> Result<Array, EngineError> {
+    if draws.iter().all(|draw| draw.advance) {
+        return Ok(tokens.clone());
+    }
+    let places: Vec<i32> =
+        (0..).zip(draws).filter(|(_, draw)| draw.advance).map(|(place, _)| place).collect();
+    let count = size(places.len() as u64)?;
+    Ok(tokens.take_axis(Array::from_slice(&places, &[count]), 0)?)
+}
+
+fn row_of(draw: &Draw) -> Row {
+    Row { seq: draw.seq, first: draw.position, count: 1, logits: true }
+}
+
+fn check_sampling(draw: &Draw) -> Result<(), EngineError> {
+    let Sampling { temperature, top_p, .. } = draw.sampling;
+    let wrong = |field, expected, got| Err(EngineError::Sampling { seq: draw.seq, field, expected, got });
+    if !temperature.is_finite() || temperature < 0.0 {
+        return wrong("temperature", "0 or more", temperature);
+    }
+    if !(0.0..=1.0).contains(&top_p) {
+        return wrong("top_p", "from 0 to 1", top_p);
+    }
+    Ok(())
+}
+
+fn positions(rows: &[Row]) -> u64 {
+    rows.iter().map(|row| u64::from(row.count)).sum()
+}
+
+fn same_count(what: &'static str, expected: u64, got: u64) -> Result<(), EngineError> {
+    if expected == got { Ok(()) } else { Err(EngineError::Count { what, expected, got }) }
+}
+
+fn active() -> Result<u64, EngineError> {
+    Ok(memory::active_memory()? as u64)
+}
+
+/// What MLX may keep of freed buffers for reuse; part of a node's reserve.
+const CACHE_BYTES_MAX: usize = 256 << 20;

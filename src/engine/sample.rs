@@ -1,0 +1,92 @@
+//! Drawing a token from logits, on the device.
+//!
+//! A draw is a pure function of one row of logits, the sampling parameters and the position: the
+//! randomness is counter-based (threefry), its key a mix of seed and position. So batching,
+//! preemption and replay cannot change it. The noise belongs to token ids, not to ranks in the
+//! sorted order, so that logits which differ in the last bit almost always draw the same token.
+//!
+//! Order: the `top_k` most probable tokens stay; of those, renormalised, the smallest set that
+//! reaches `top_p`; then temperature; then a draw by the Gumbel-max trick.
+
+use daisy_proto::Sampling;
+use mlx_rs::ops::{self, indexing};
+use mlx_rs::{Array, Dtype, random};
+
+use super::error::EngineError;
+use super::ffi;
+
+/// One token id (u32) per row of `logits`, `[rows, vocab]`; `draws` gives each row's parameters and
+/// the position that its token takes.
+pub(super) fn sample(logits: &Array, draws: &[(Sampling, u32)]) -> Result<Array, EngineError> {
+    if draws.iter().all(|(sampling, _)| is_greedy(sampling)) {
+        return Ok(indexing::argmax_axis(logits, -1, false)?);
+    }
+    let vocab = logits.dim(1);
+    let mut tokens = Vec::with_capacity(draws.len());
+    for (row, (sampling, position)) in (0..).zip(draws) {
+        let logits = ffi::slice(logits, &[row, 0], &[row + 1, vocab])?.reshape(&[vocab])?;
+        let token = if is_greedy(sampling) {
+            indexing::argmax_axis(&logits, -1, false)?
+        } else {
+            sample_row(&logits.as_dtype(Dtype::Float32)?, sampling, *position)?
+        };
+        tokens.push(token.reshape(&[1])?);
+    }
+    Ok(ops::concatenate(&tokens, 0)?)
+}
+
+fn is_greedy(sampling: &Sampling) -> bool {
+    sampling.temperature <= 0.0 || sampling.top_k == 1
+}
+
+/// `logits` is `[vocab]` in f32.
+fn sample_row(logits: &Array, sampling: &Sampling, position: u32) -> Result<Array, EngineError> {
+    let vocab = logits.dim(0);
+    let key = Array::from_slice(&key(sampling.seed, position), &[2]);
+    let noise = random::gumbel::<f32>(&[vocab], &key)?;
+    let kept = i32::try_from(sampling.top_k).unwrap_or(i32::MAX).min(vocab);
+    let all = sampling.top_k == 0 || kept == vocab;
+    if all && sampling.top_p >= 1.0 {
+        return Ok(indexing::argmax_axis(perturbed(logits, &noise, sampling)?, -1, false)?);
+    }
+    let mut order = ops::argsort_axis(logits.negative()?, -1)?;
+    if !all {
+        order = ffi::slice(&order, &[0], &[kept])?;
+    }
+    let mut sorted = logits.take_axis(&order, 0)?;
+    if sampling.top_p < 1.0 {
+        sorted = nucleus(&sorted, sampling.top_p)?;
+    }
+    let noise = noise.take_axis(&order, 0)?;
+    let drawn = indexing::argmax_axis(perturbed(&sorted, &noise, sampling)?, -1, true)?;
+    Ok(order.take_axis(drawn, 0)?)
+}
+
+/// Of logits in falling order, those whose predecessors do not yet reach `top_p`; the others −∞.
+fn nucleus(sorted: &Array, top_p: f32) -> Result<Array, EngineError> {
+    let probability = ops::softmax_axis(sorted, -1, true)?;
+    let before = probability.cumsum(-1, false, false)?;
+    // The first token has nothing before it and must stay, even for a top_p of 0.
+    let kept = before.lt(Array::from_f32(top_p.max(f32::MIN_POSITIVE)))?;
+    Ok(ops::select(&kept, sorted, Array::from_f32(f32::NEG_INFINITY))?)
+}
+
+/// Taking the largest logit off first keeps a tiny temperature from making infinities of several.
+fn perturbed(logits: &Array, noise: &Array, sampling: &Sampling) -> Result<Array, EngineError> {
+    let shifted = logits.subtract(logits.max(true)?)?;
+    Ok(shifted.divide(Array::from_f32(sampling.temperature))?.add(noise)?)
+}
+
+/// The generator's key: neighbouring seeds and positions give unrelated ones (the finaliser of
+/// splitmix64, Steele et al. 2014, applied to each in turn).
+fn key(seed: u64, position: u32) -> [u32; 2] {
+    let mix = |mut z: u64| {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let golden = 0x9e37_79b9_7f4a_7c15_u64;
+    let mixed = mix(mix(seed.wrapping_add(golden)) ^ u64::from(position).wrapping_mul(golden));
+    #[expect(clippy::cast_possible_truncation, reason = "the halves are what is wanted")]
+    [(mixed >> 32) as u32, mixed as u32]
+}

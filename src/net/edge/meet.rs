@@ -1,0 +1,205 @@
+//! How the two ends of an edge find each other: the sender dials, the receiver waits.
+//!
+//! The dialer tries all candidate addresses side by side; the pinned key decides which of them is the
+//! peer. Nothing here knows steps or pipelines. Start at [`dial`] and [`accept`].
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use daisy_proto::{ALPN_DATA, NodeId};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::{EdgeConfig, EdgeListener};
+use crate::net::door::Door;
+use crate::net::tls::{self, KeyPair, Pin, Trust};
+use crate::net::transport::{self, Open, SERVER_NAME, Use, canonical};
+
+/// Both ends are connected and have proved their keys; nothing has been said yet.
+pub(super) struct Met {
+    /// Kept for the farewell.
+    pub endpoint: Endpoint,
+    pub connection: Connection,
+    pub send: SendStream,
+    pub recv: RecvStream,
+}
+
+impl Met {
+    pub(super) fn remote(&self) -> SocketAddr {
+        canonical(self.connection.remote_address())
+    }
+}
+
+/// The receiver's side. The error says why nobody came.
+pub(super) async fn accept(listener: EdgeListener, config: EdgeConfig) -> Result<Met, String> {
+    let local = listener.local;
+    let expected = config.peer_key.0;
+    let trust: Trust = Arc::new(move |key| *key == expected);
+    let door = Door::new(&listener.key, ALPN_DATA, trust).map_err(|error| error.to_string())?;
+    let refusals = door.refusals();
+    let open = transport::open(listener.socket, Use::Edge, Some(door.server_config()))
+        .map_err(|error| format!("cannot listen on UDP {local}: {error}"))?;
+    let endpoint = open.endpoint.clone();
+    let (sender, mut guests) = mpsc::channel(1);
+    let welcome = |connection: Connection, _key| async {
+        // Only the address that the dialer decided for gets a stream; its other tries end here.
+        let (send, recv) = connection.accept_bi().await.ok()?;
+        Some((connection, send, recv))
+    };
+    let door = tokio::spawn(door.run(open, welcome, sender));
+    let guest = tokio::time::timeout(config.connect_timeout, guests.recv()).await;
+    door.abort();
+    // The edge has its one peer, or gave up: nobody else comes in.
+    endpoint.set_server_config(None);
+    match guest {
+        Ok(Some((connection, send, recv))) => Ok(Met { endpoint, connection, send, recv }),
+        Ok(None) => Err(format!("UDP {local} was closed")),
+        Err(_) => {
+            let waited_s = config.connect_timeout.as_secs_f32();
+            let mut cause = format!("it did not dial UDP {local} within {waited_s:.1} s");
+            if refusals.count() > 0 {
+                let _ = write!(cause, " ({} other connections were refused)", refusals.count());
+            }
+            Err(cause)
+        }
+    }
+}
+
+/// The sender's side. The error lists what became of each address.
+pub(super) async fn dial(
+    bind_ip: IpAddr,
+    key: KeyPair,
+    addrs: Vec<SocketAddr>,
+    config: EdgeConfig,
+) -> Result<Met, String> {
+    let causes = Causes::default();
+    let (mut v4, mut v6) = (None, None);
+    let mut race = JoinSet::new();
+    for (position, addr) in (0..).zip(addrs.iter().take(CANDIDATES_MAX)) {
+        let candidate = Candidate { addr: *addr, key: key.clone(), expected: config.peer_key.0 };
+        let socket = if addr.is_ipv4() { &mut v4 } else { &mut v6 };
+        let open = match open_once(socket, bind_ip, *addr) {
+            Ok(open) => open,
+            Err(error) => {
+                causes.set(*addr, format!("cannot open a socket for it: {error}"));
+                continue;
+            }
+        };
+        let causes = causes.clone();
+        race.spawn(async move {
+            tokio::time::sleep(HEAD_START * position).await;
+            candidate.dial_until_final(&open, &causes).await.map(|connection| (open, connection))
+        });
+    }
+    let first = async {
+        while let Some(result) = race.join_next().await {
+            if let Ok(Some((open, connection))) = result
+                && let Ok((send, recv)) = connection.open_bi().await
+            {
+                return Some(Met { endpoint: open.endpoint, connection, send, recv });
+            }
+        }
+        None
+    };
+    match tokio::time::timeout(config.connect_timeout, first).await {
+        Ok(Some(met)) => Ok(met),
+        Ok(None) if addrs.is_empty() => Err("no address of it is known".to_owned()),
+        Ok(None) => Err(format!("no connection ({causes})")),
+        Err(_) => {
+            let waited_s = config.connect_timeout.as_secs_f32();
+            Err(format!("no connection within {waited_s:.1} s ({causes})"))
+        }
+    }
+}
+
+/// One address of the peer.
+struct Candidate {
+    addr: SocketAddr,
+    key: KeyPair,
+    expected: [u8; 32],
+}
+
+impl Candidate {
+    /// Tries again until it is connected (some) or cannot be the peer (none).
+    async fn dial_until_final(&self, open: &Open, causes: &Causes) -> Option<Connection> {
+        causes.set(self.addr, "no answer".to_owned());
+        loop {
+            let expected = self.expected;
+            let pin = Pin::new(Arc::new(move |key| *key == expected));
+            let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, self.attempt(open, &pin));
+            match attempt.await {
+                Ok(Ok(connection)) => return Some(connection),
+                Ok(Err(cause)) => causes.set(self.addr, cause),
+                Err(_) => causes.set(self.addr, "no answer".to_owned()),
+            }
+            if let Some(shown) = pin.shown().filter(|shown| !shown.trusted) {
+                let key = NodeId(shown.key).short();
+                causes.set(self.addr, format!("another key ({key}…) answered"));
+                return None;
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    async fn attempt(&self, open: &Open, pin: &Arc<Pin>) -> Result<Connection, String> {
+        let crypto = tls::client(&self.key, ALPN_DATA, Arc::clone(pin))
+            .map_err(|error| error.to_string())?;
+        let mut config = quinn::ClientConfig::new(crypto);
+        config.transport_config(Arc::clone(&open.transport));
+        let connecting = open
+            .endpoint
+            .connect_with(config, self.addr, SERVER_NAME)
+            .map_err(|error| error.to_string())?;
+        connecting.await.map_err(|error| match error {
+            ConnectionError::TimedOut => "no answer".to_owned(),
+            other => other.to_string(),
+        })
+    }
+}
+
+/// What became of each address so far.
+#[derive(Clone, Default)]
+struct Causes(Arc<Mutex<Vec<(SocketAddr, String)>>>);
+
+impl Causes {
+    fn set(&self, addr: SocketAddr, cause: String) {
+        let mut causes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match causes.iter_mut().find(|(known, _)| *known == addr) {
+            Some((_, last)) => *last = cause,
+            None => causes.push((addr, cause)),
+        }
+    }
+}
+
+impl std::fmt::Display for Causes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let texts: Vec<_> = list.iter().map(|(addr, cause)| format!("{addr}: {cause}")).collect();
+        f.write_str(&texts.join("; "))
+    }
+}
+
+/// One socket per address family serves all candidates.
+fn open_once(socket: &mut Option<Open>, bind_ip: IpAddr, addr: SocketAddr) -> io::Result<Open> {
+    if let Some(open) = socket {
+        return Ok(open.clone());
+    }
+    let ip = match (bind_ip, addr) {
+        (IpAddr::V4(_), SocketAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        (IpAddr::V6(_), SocketAddr::V4(_)) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        _ => bind_ip,
+    };
+    let open = transport::open(transport::bind(SocketAddr::new(ip, 0))?, Use::Edge, None)?;
+    Ok(socket.insert(open).clone())
+}
+
+/// A peer has a handful of interfaces with an address or two each.
+const CANDIDATES_MAX: usize = 16;
+/// An earlier address wins when both answer: a cable is ten times faster than this, Wi-Fi is not.
+const HEAD_START: Duration = Duration::from_millis(20);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);

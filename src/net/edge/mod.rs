@@ -1,0 +1,302 @@
+//! The data edges of a rank: steps out to the next rank, steps in from the previous one.
+//!
+//! Each edge has one OS thread with a runtime of its own (a shared one costs 6–10 µs per hop) and one
+//! QUIC connection with one stream for the pipeline's whole life. A [`daisy_proto::link::Link`] says
+//! what to send and when the peer is lost; `meet` finds the peer, `pump` moves the bytes. An edge
+//! knows the one key it talks to and nothing about what the steps mean.
+//!
+//! Start at [`EdgeListener::bind`] (before loading, so that the port can be told), [`accept`] and
+//! [`dial`].
+
+mod meet;
+mod pump;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use bytes::Bytes;
+use daisy_proto::control::RankKey;
+use daisy_proto::link::{LinkConfig, Role};
+use daisy_proto::{CloseReason, PipelineId, Rank, Step};
+use tokio::sync::Notify;
+
+use self::meet::Met;
+use self::pump::Pump;
+use super::NetError;
+use super::tls::KeyPair;
+use super::transport;
+
+/// Which edge this is and whom it accepts at the other end.
+#[derive(Debug, Clone, Copy)]
+pub struct EdgeConfig {
+    pub pipeline: PipelineId,
+    pub me: Rank,
+    pub peer: Rank,
+    pub peer_key: RankKey,
+    /// How long the peer may take to appear.
+    pub connect_timeout: Duration,
+}
+
+/// What an edge tells its owner, on the edge's own thread: the sink must hand it on without waiting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EdgeEvent {
+    /// Both ends agree on pipeline and ranks. Comes once, before any step.
+    Open,
+    Step(Step, Bytes),
+    /// The peer ended the edge and said why. Nothing follows.
+    Closed(CloseReason),
+    /// The edge broke; the message names the peer's rank, its address and the cause. Nothing follows.
+    Failed {
+        message: String,
+    },
+}
+
+/// A bound port that nobody can use yet: the peer's key is not known before every rank listens.
+#[derive(Debug)]
+pub struct EdgeListener {
+    socket: UdpSocket,
+    local: SocketAddr,
+    key: KeyPair,
+}
+
+impl EdgeListener {
+    pub fn bind(addr: SocketAddr, key: &KeyPair) -> Result<Self, NetError> {
+        let failed = |error| NetError::bind(addr, error);
+        let socket = transport::bind(addr).map_err(failed)?;
+        let local = socket.local_addr().map_err(failed)?;
+        Ok(Self { socket, local, key: key.clone() })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.local.port()
+    }
+}
+
+/// Waits for the previous rank and hands what it sends to `sink`. Other keys are refused and counted.
+pub fn accept(
+    listener: EdgeListener,
+    config: EdgeConfig,
+    sink: impl Fn(EdgeEvent) + Send + 'static,
+) -> IncomingEdge {
+    let task = move |signal, sink| {
+        run(config, Role::Receiver, meet::accept(listener, config), None, signal, sink)
+    };
+    IncomingEdge { handle: Handle::start("edge-in", sink, task) }
+}
+
+/// Connects to the next rank on whichever of `addrs` answers with its key; earlier ones are preferred.
+/// `bind_ip` chooses the local address.
+pub fn dial(
+    bind_ip: IpAddr,
+    key: &KeyPair,
+    addrs: Vec<SocketAddr>,
+    config: EdgeConfig,
+    sink: impl Fn(EdgeEvent) + Send + 'static,
+) -> OutgoingEdge {
+    let (steps, queue) = sync_channel(QUEUE_STEPS_MAX);
+    let key = key.clone();
+    let task = move |signal, sink| {
+        let met = meet::dial(bind_ip, key, addrs, config);
+        run(config, Role::Sender, met, Some(queue), signal, sink)
+    };
+    OutgoingEdge { steps, handle: Handle::start("edge-out", sink, task) }
+}
+
+/// Receives steps. Dropping it ends the edge.
+#[derive(Debug)]
+pub struct IncomingEdge {
+    handle: Handle,
+}
+
+impl IncomingEdge {
+    /// The whole pipeline is loaded: from now on 2 s of silence count as loss.
+    pub fn set_ready(&self) {
+        self.handle.signal.set_ready();
+    }
+
+    /// Tells the peer why and ends the edge. Drop waits for it.
+    pub fn close(&self, reason: CloseReason) {
+        self.handle.signal.close(reason);
+    }
+}
+
+/// Sends steps. Dropping it ends the edge.
+#[derive(Debug)]
+pub struct OutgoingEdge {
+    steps: SyncSender<(Step, Bytes)>,
+    handle: Handle,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the edge is closed")]
+pub struct EdgeClosed;
+
+impl OutgoingEdge {
+    /// Queues a step and returns; waits only while the queue is full. Steps may be queued before the
+    /// edge is open.
+    pub fn send(&self, step: Step, payload: Bytes) -> Result<(), EdgeClosed> {
+        self.steps.send((step, payload)).map_err(|_| EdgeClosed)?;
+        self.handle.signal.notify.notify_one();
+        Ok(())
+    }
+
+    /// The whole pipeline is loaded: from now on 2 s of silence count as loss.
+    pub fn set_ready(&self) {
+        self.handle.signal.set_ready();
+    }
+
+    /// Tells the peer why and ends the edge; steps still queued here are dropped. Drop waits for it.
+    pub fn close(&self, reason: CloseReason) {
+        self.handle.signal.close(reason);
+    }
+}
+
+/// What the owner says to the edge's thread besides steps.
+#[derive(Debug, Default)]
+struct Signal {
+    notify: Notify,
+    is_ready: AtomicBool,
+    close: OnceLock<CloseReason>,
+    has_ended: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl Signal {
+    fn set_ready(&self) {
+        self.is_ready.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    /// The first reason counts.
+    fn close(&self, reason: CloseReason) {
+        let _ = self.close.set(reason);
+        self.notify.notify_one();
+    }
+
+    async fn closed(&self) {
+        while self.close.get().is_none() {
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// The edge's thread, as its owner holds it.
+#[derive(Debug)]
+struct Handle {
+    signal: Arc<Signal>,
+    thread: Option<ThreadId>,
+}
+
+impl Handle {
+    fn start<S, F>(
+        name: &str,
+        sink: S,
+        task: impl FnOnce(Arc<Signal>, S) -> F + Send + 'static,
+    ) -> Self
+    where
+        S: Fn(EdgeEvent) + Send + 'static,
+        F: Future<Output = ()>,
+    {
+        let signal = Arc::new(Signal::default());
+        let ending = Ending(Arc::clone(&signal));
+        // The thread takes the sink; it stays here only if there will be no thread.
+        let sink = Arc::new(Mutex::new(Some(sink)));
+        let of_thread = Arc::clone(&sink);
+        let body = move || {
+            let signal = Arc::clone(&ending.0);
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    let sink = of_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    if let Some(sink) = sink {
+                        runtime.block_on(task(signal, sink));
+                    }
+                }
+                Err(error) => cannot_start(&of_thread, &error),
+            }
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
+        if let Err(error) = &thread {
+            cannot_start(&sink, error);
+        }
+        Self { signal, thread: thread.ok().map(|handle| handle.thread().id()) }
+    }
+}
+
+fn cannot_start<S: Fn(EdgeEvent)>(sink: &Mutex<Option<S>>, error: &io::Error) {
+    if let Some(sink) = sink.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        sink(EdgeEvent::Failed { message: format!("an edge of this rank cannot start: {error}") });
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.signal.close(CloseReason::Unstated);
+        if self.thread.is_none_or(|id| id == thread::current().id()) {
+            return;
+        }
+        let has_ended = self.signal.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = self.signal.ended.wait_timeout_while(has_ended, JOIN_WAIT, |ended| !*ended);
+        if wait.is_ok_and(|(_, result)| result.timed_out()) {
+            tracing::warn!("an edge did not end in time; its thread is left behind");
+        }
+    }
+}
+
+/// Says that the thread is done, even if it panicked.
+struct Ending(Arc<Signal>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        *self.0.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.ended.notify_all();
+    }
+}
+
+/// The life of an edge on its thread.
+async fn run(
+    config: EdgeConfig,
+    role: Role,
+    meeting: impl Future<Output = Result<Met, String>>,
+    steps: Option<Receiver<(Step, Bytes)>>,
+    signal: Arc<Signal>,
+    sink: impl Fn(EdgeEvent),
+) {
+    let met = tokio::select! {
+        biased;
+        () = signal.closed() => return,
+        met = meeting => met,
+    };
+    let (link, name) = match role {
+        Role::Sender => (LinkConfig::new(config.pipeline, config.me, config.peer), "to"),
+        Role::Receiver => (LinkConfig::new(config.pipeline, config.peer, config.me), "from"),
+    };
+    match met {
+        Ok(met) => {
+            let name = format!("edge {name} rank {} at {}", config.peer, met.remote());
+            let endpoint = met.endpoint.clone();
+            Pump::new(met, link, role, steps, signal, name).run(&sink).await;
+            // The close must leave before the thread does. A dead peer never answers it.
+            let _ = tokio::time::timeout(CLOSE_WAIT, endpoint.wait_idle()).await;
+        }
+        Err(cause) => {
+            sink(EdgeEvent::Failed {
+                message: format!("edge {name} rank {}: {cause}", config.peer),
+            });
+        }
+    }
+}
+
+/// Steps between the engine and the edge's thread. The link itself allows a bounded number on the way;
+/// this only decouples the two threads.
+const QUEUE_STEPS_MAX: usize = 8;
+const CLOSE_WAIT: Duration = Duration::from_millis(500);
+/// Farewell, close and a margin for a busy machine.
+const JOIN_WAIT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

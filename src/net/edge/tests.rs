@@ -1,0 +1,263 @@
+//! Two ranks on loopback, with real QUIC and real threads.
+
+use std::net::Ipv4Addr;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use daisy_proto::{Dtype, Row, SeqId};
+
+use super::*;
+
+const PIPELINE: PipelineId = PipelineId(7);
+/// Long enough for a machine that runs many tests at once; nothing waits for it when all is well.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn loopback() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+fn config(me: u32, peer: u32, peer_key: &KeyPair) -> EdgeConfig {
+    EdgeConfig {
+        pipeline: PIPELINE,
+        me: Rank(me),
+        peer: Rank(peer),
+        peer_key: RankKey(peer_key.public()),
+        connect_timeout: PATIENCE,
+    }
+}
+
+fn step(number: u64, tokens: u32, width: u32) -> (Step, Bytes) {
+    let fill = u8::try_from(number % 251).unwrap();
+    let payload = Bytes::from(vec![fill; (tokens * width) as usize * 4]);
+    let row = Row { seq: SeqId(1), first: 0, count: tokens, logits: true };
+    let rows = if tokens == 0 { Vec::new() } else { vec![row] };
+    let release = vec![SeqId(number)];
+    let step = Step { pipeline: PIPELINE, number, rows, release, dtype: Dtype::F32, tokens, width };
+    (step, payload)
+}
+
+/// Rank 0 with an edge to rank 1.
+struct Pair {
+    out: OutgoingEdge,
+    out_events: Receiver<EdgeEvent>,
+    incoming: IncomingEdge,
+    in_events: Receiver<EdgeEvent>,
+}
+
+fn events() -> (Sender<EdgeEvent>, Receiver<EdgeEvent>) {
+    channel()
+}
+
+fn sink(events: Sender<EdgeEvent>) -> impl Fn(EdgeEvent) + Send + 'static {
+    move |event| drop(events.send(event))
+}
+
+fn pair_with(change_dialer: impl Fn(&mut EdgeConfig)) -> Pair {
+    let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let listener = EdgeListener::bind(loopback(), &k1).unwrap();
+    let addr = (Ipv4Addr::LOCALHOST, listener.port()).into();
+    let ((in_sink, in_events), (out_sink, out_events)) = (events(), events());
+    let incoming = accept(listener, config(1, 0, &k0), sink(in_sink));
+    let mut dialer = config(0, 1, &k1);
+    change_dialer(&mut dialer);
+    let out = dial(Ipv4Addr::LOCALHOST.into(), &k0, vec![addr], dialer, sink(out_sink));
+    Pair { out, out_events, incoming, in_events }
+}
+
+fn pair() -> Pair {
+    pair_with(|_| {})
+}
+
+fn next(events: &Receiver<EdgeEvent>) -> EdgeEvent {
+    events.recv_timeout(PATIENCE).expect("an event must come")
+}
+
+fn failure(events: &Receiver<EdgeEvent>) -> String {
+    match next(events) {
+        EdgeEvent::Failed { message } => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn steps_arrive_whole_and_in_order() {
+    let pair = pair();
+    // Nothing, 12 KiB (one decode step), 4 MiB (a prefill chunk), and many small ones.
+    let mut shapes = vec![(0, 3072), (1, 3072), (512, 2048), (1, 3072), (0, 1)];
+    shapes.extend([(1, 576); 100]);
+    assert_eq!(next(&pair.out_events), EdgeEvent::Open);
+    assert_eq!(next(&pair.in_events), EdgeEvent::Open);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (number, (tokens, width)) in (0..).zip(&shapes) {
+                let (step, payload) = step(number, *tokens, *width);
+                pair.out.send(step, payload).unwrap();
+            }
+        });
+        for (number, (tokens, width)) in (0..).zip(&shapes) {
+            let (step, payload) = step(number, *tokens, *width);
+            assert!(next(&pair.in_events) == EdgeEvent::Step(step, payload), "step {number}");
+        }
+    });
+}
+
+#[test]
+fn steps_queued_before_the_edge_is_open_are_sent() {
+    let pair = pair();
+    let (step, payload) = step(0, 1, 8);
+    pair.out.send(step.clone(), payload.clone()).unwrap();
+    assert_eq!(next(&pair.in_events), EdgeEvent::Open);
+    assert_eq!(next(&pair.in_events), EdgeEvent::Step(step, payload));
+}
+
+#[test]
+fn a_close_reason_travels_in_both_directions() {
+    let a = pair();
+    assert_eq!((next(&a.out_events), next(&a.in_events)), (EdgeEvent::Open, EdgeEvent::Open));
+    a.out.close(CloseReason::Done);
+    assert_eq!(next(&a.in_events), EdgeEvent::Closed(CloseReason::Done));
+    let (step, payload) = step(0, 1, 8);
+    while a.out.send(step.clone(), payload.clone()).is_ok() {}
+    assert!(a.out_events.recv_timeout(PATIENCE).is_err(), "one's own close is no event");
+
+    let b = pair();
+    assert_eq!((next(&b.out_events), next(&b.in_events)), (EdgeEvent::Open, EdgeEvent::Open));
+    b.incoming.close(CloseReason::EngineFailed);
+    assert_eq!(next(&b.out_events), EdgeEvent::Closed(CloseReason::EngineFailed));
+}
+
+#[test]
+fn a_dropped_edge_is_a_failure_at_the_other_end() {
+    let Pair { out, out_events, incoming, in_events } = pair();
+    assert_eq!((next(&out_events), next(&in_events)), (EdgeEvent::Open, EdgeEvent::Open));
+    let started = Instant::now();
+    drop(out);
+    assert!(started.elapsed() < JOIN_WAIT, "drop waits for the farewell only");
+    assert_eq!(next(&in_events), EdgeEvent::Closed(CloseReason::Unstated));
+    drop(incoming);
+}
+
+#[test]
+fn an_edge_that_is_not_connected_can_be_dropped() {
+    let key = KeyPair::generate().unwrap();
+    let silent = UdpSocket::bind(loopback()).unwrap();
+    let addrs = vec![silent.local_addr().unwrap()];
+    let started = Instant::now();
+    drop(dial(Ipv4Addr::LOCALHOST.into(), &key, addrs, config(0, 1, &key), |_| {}));
+    let listener = EdgeListener::bind(loopback(), &key).unwrap();
+    drop(accept(listener, config(1, 0, &key), |_| {}));
+    assert!(started.elapsed() < JOIN_WAIT);
+}
+
+#[test]
+fn only_the_pinned_key_gets_in() {
+    let keys: Vec<_> = (0..3).map(|_| KeyPair::generate().unwrap()).collect();
+    let [k0, k1, stranger] = &keys[..] else { panic!() };
+    let listener = EdgeListener::bind(loopback(), k1).unwrap();
+    let addr = vec![(Ipv4Addr::LOCALHOST, listener.port()).into()];
+    let (in_sink, in_events) = events();
+    let _incoming = accept(listener, config(1, 0, k0), sink(in_sink));
+    let ip = Ipv4Addr::LOCALHOST.into();
+
+    // A stranger that knows rank 1's key, and rank 0 that expects somebody else.
+    let (out_sink, out_events) = events();
+    let strangers = dial(ip, stranger, addr.clone(), config(0, 1, k1), sink(out_sink));
+    let message = failure(&out_events);
+    assert!(message.contains("rank 1") && message.contains("another key"), "{message}");
+    drop(strangers);
+    let (out_sink, out_events) = events();
+    let mistaken = dial(ip, k0, addr.clone(), config(0, 1, stranger), sink(out_sink));
+    let message = failure(&out_events);
+    assert!(message.contains(&addr[0].to_string()) && message.contains("another key"), "{message}");
+    drop(mistaken);
+
+    let (out_sink, out_events) = events();
+    let _out = dial(ip, k0, addr, config(0, 1, k1), sink(out_sink));
+    assert_eq!((next(&out_events), next(&in_events)), (EdgeEvent::Open, EdgeEvent::Open));
+}
+
+#[test]
+fn another_pipeline_or_rank_is_refused_at_both_ends() {
+    let changes: [fn(&mut EdgeConfig); 2] =
+        [|config| config.pipeline = PipelineId(8), |config| config.me = Rank(5)];
+    for (change, reason) in changes.iter().zip([CloseReason::WrongPipeline, CloseReason::WrongRank])
+    {
+        let pair = pair_with(change);
+        let message = failure(&pair.in_events);
+        assert!(message.contains("edge from rank 0 at 127.0.0.1"), "{message}");
+        assert_eq!(next(&pair.out_events), EdgeEvent::Closed(reason));
+    }
+}
+
+#[test]
+fn the_address_that_answers_is_taken() {
+    let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let other_rank = EdgeListener::bind(loopback(), &k0).unwrap();
+    let silent = UdpSocket::bind(loopback()).unwrap();
+    let listener = EdgeListener::bind(loopback(), &k1).unwrap();
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let addrs = vec![silent.local_addr().unwrap(), at(other_rank.port()), at(listener.port())];
+    let (in_sink, in_events) = events();
+    let _wrong = accept(other_rank, config(1, 0, &k0), |_| {});
+    let _right = accept(listener, config(1, 0, &k0), sink(in_sink));
+    let (out_sink, out_events) = events();
+    let _out = dial(at(0).ip(), &k0, addrs, config(0, 1, &k1), sink(out_sink));
+    assert_eq!((next(&out_events), next(&in_events)), (EdgeEvent::Open, EdgeEvent::Open));
+}
+
+#[test]
+fn a_peer_that_never_comes_is_named() {
+    let key = KeyPair::generate().unwrap();
+    let short = EdgeConfig { connect_timeout: Duration::from_millis(200), ..config(1, 0, &key) };
+    let (in_sink, in_events) = events();
+    let _incoming = accept(EdgeListener::bind(loopback(), &key).unwrap(), short, sink(in_sink));
+    let message = failure(&in_events);
+    assert!(message.contains("edge from rank 0") && message.contains("0.2 s"), "{message}");
+
+    let silent = UdpSocket::bind(loopback()).unwrap();
+    let addr = silent.local_addr().unwrap();
+    let short = EdgeConfig { peer: Rank(1), me: Rank(0), ..short };
+    for (addrs, named) in [(vec![addr], addr.to_string()), (vec![], "no address".to_owned())] {
+        let (out_sink, out_events) = events();
+        let _out = dial(addr.ip(), &key, addrs, short, sink(out_sink));
+        let message = failure(&out_events);
+        assert!(message.contains("edge to rank 1") && message.contains(&named), "{message}");
+    }
+}
+
+#[test]
+fn a_frozen_peer_is_lost_within_three_seconds() {
+    let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let listener = EdgeListener::bind(loopback(), &k1).unwrap();
+    let addr = (Ipv4Addr::LOCALHOST, listener.port()).into();
+    // The sink runs on the edge's thread: while it waits, the whole edge stands still, as a stopped
+    // process does.
+    let (thaw, frozen) = channel::<()>();
+    let incoming = accept(listener, config(1, 0, &k0), move |event| {
+        if matches!(event, EdgeEvent::Step(..)) {
+            let _ = frozen.recv();
+        }
+    });
+    let (out_sink, out_events) = events();
+    let out = dial(Ipv4Addr::LOCALHOST.into(), &k0, vec![addr], config(0, 1, &k1), sink(out_sink));
+    assert_eq!(next(&out_events), EdgeEvent::Open);
+    out.set_ready();
+    incoming.set_ready();
+    let (step, payload) = step(0, 1, 8);
+    out.send(step, payload).unwrap();
+    let started = Instant::now();
+    let message = failure(&out_events);
+    let waited = started.elapsed();
+    assert!(message.contains(&format!("edge to rank 1 at {addr}")), "{message}");
+    assert!(Duration::from_millis(1500) < waited && waited < Duration::from_secs(4), "{waited:?}");
+    drop(thaw);
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let key = KeyPair::generate().unwrap();
+    let listener = EdgeListener::bind(loopback(), &key).unwrap();
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port()));
+    let error = EdgeListener::bind(addr, &key).unwrap_err();
+    assert!(matches!(error, NetError::PortTaken { addr: named } if named == addr), "{error}");
+}

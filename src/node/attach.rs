@@ -1,0 +1,191 @@
+//! The command line at the node's local socket. A connection that asks to serve is the attachment:
+//! events go out on it, and when it closes the node drains and unloads.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use daisy_proto::local::{
+    FromNode, NodeStatus, RankStatus, Refusal, RefusalKind, Serve, ToNode,
+};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+
+use super::driver::{self, Command};
+use super::{BUILD, Node, NodeError};
+use crate::ipc::{Reader, Writer};
+
+/// What this node serves now; shared by all its command-line connections.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Attached(Arc<Mutex<Option<Served>>>);
+
+#[derive(Debug, Clone)]
+struct Served {
+    model: String,
+    ranks: Vec<RankStatus>,
+}
+
+impl Attached {
+    fn now(&self) -> std::sync::MutexGuard<'_, Option<Served>> {
+        // The value is replaced whole, so a poisoned lock holds nothing half-done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the place of the one served model, if it is free.
+    fn take(&self, model: String) -> Result<Slot, String> {
+        let mut now = self.now();
+        if let Some(served) = now.as_ref() {
+            return Err(served.model.clone());
+        }
+        *now = Some(Served { model, ranks: Vec::new() });
+        Ok(Slot(self.clone()))
+    }
+}
+
+/// Held while a model is served.
+#[derive(Debug)]
+struct Slot(Attached);
+
+impl Slot {
+    fn ready(&self, ranks: &[RankStatus]) {
+        if let Some(served) = self.0.now().as_mut() {
+            served.ranks = ranks.to_vec();
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.now() = None;
+    }
+}
+
+/// Opens the socket, unless a living node holds it.
+pub(crate) async fn listen(socket: &Path, home: &Path) -> Result<UnixListener, NodeError> {
+    if UnixStream::connect(socket).await.is_ok() {
+        return Err(NodeError::Running(home.to_owned()));
+    }
+    let fault = |source| NodeError::Socket { path: socket.to_owned(), source };
+    match std::fs::remove_file(socket) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(fault(error)),
+    }
+    UnixListener::bind(socket).map_err(fault)
+}
+
+/// Speaks with one command line until it is done.
+pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attached) {
+    if !same_user(&stream) {
+        tracing::warn!("refused another user at the local socket");
+        return;
+    }
+    let (read, write) = stream.into_split();
+    let (mut reader, mut writer) = (Reader::new(read), Writer::new(write));
+    let first = match reader.read::<ToNode>().await {
+        Ok(Some(first)) => first,
+        Ok(None) => return,
+        Err(error) => {
+            tracing::warn!(%error, "a command line spoke nonsense");
+            return;
+        }
+    };
+    match first {
+        ToNode::Serve(wish) => serve_model(node, *wish, reader, writer, &attached).await,
+        ToNode::Status => {
+            let _ = writer.write(&FromNode::Status(status(&node, &attached))).await;
+        }
+        ToNode::Drain { .. } => {
+            let _ = writer.write(&refused("nothing is served on this connection")).await;
+        }
+    }
+}
+
+async fn serve_model(
+    node: Arc<Node>,
+    wish: Serve,
+    mut reader: Reader,
+    mut writer: Writer,
+    attached: &Attached,
+) {
+    let slot = match attached.take(wish.model.display().to_string()) {
+        Ok(slot) => slot,
+        Err(model) => {
+            let _ = writer.write(&refused(&format!("this node serves {model} already"))).await;
+            return;
+        }
+    };
+    let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
+    let (out, mut events) = mpsc::channel(EVENTS_MAX);
+    // Dropping the sender of commands tells the driver that its command line is gone.
+    let stopping = Arc::clone(&node);
+    let listening = tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                message = reader.read::<ToNode>() => match message {
+                    Ok(Some(ToNode::Drain { grace_ms })) => {
+                        let grace = Duration::from_millis(grace_ms);
+                        if commands_in.send(Command::Drain(grace)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => return,
+                },
+                () = stopping.stopping() => return,
+            }
+        }
+    });
+    let driving = tokio::spawn(driver::drive(node, wish, commands, out));
+    let mut gone = false;
+    while let Some(event) = events.recv().await {
+        if let FromNode::Ready { ranks, .. } = &event {
+            slot.ready(ranks);
+        }
+        // A command line that is gone cannot be told; the driver still has to end.
+        gone = gone || writer.write(&event).await.is_err();
+    }
+    listening.abort();
+    if let Err(error) = driving.await {
+        tracing::error!(%error, "the driver ended early");
+    }
+    drop(slot);
+}
+
+fn status(node: &Node, attached: &Attached) -> NodeStatus {
+    let served = attached.now().clone();
+    NodeStatus {
+        id: node.identity.node_id(),
+        name: node.name.clone(),
+        build: BUILD.to_owned(),
+        control_port: node.control.local_addr().port(),
+        serving: served.as_ref().map(|served| served.model.clone()),
+        ranks: served.map(|served| served.ranks).unwrap_or_default(),
+    }
+}
+
+/// The socket's folder is private already; this also holds where the folder is shared.
+fn same_user(stream: &UnixStream) -> bool {
+    // The node made the socket file, so its owner is the node's user.
+    let owner = stream
+        .local_addr()
+        .ok()
+        .and_then(|addr| addr.as_pathname().and_then(|path| std::fs::metadata(path).ok()))
+        .map(|socket| socket.uid());
+    match (owner, stream.peer_cred()) {
+        (Some(owner), Ok(peer)) => peer.uid() == owner || peer.uid() == 0,
+        _ => false,
+    }
+}
+
+fn refused(message: &str) -> FromNode {
+    FromNode::Refused(Refusal {
+        message: message.to_owned(),
+        hints: Vec::new(),
+        kind: RefusalKind::CannotBeDone,
+    })
+}
+
+const COMMANDS_MAX: usize = 4;
+const EVENTS_MAX: usize = 256;

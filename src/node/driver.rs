@@ -1,0 +1,545 @@
+//! Serving one model: gather nodes, plan, stage and load ranks, answer requests, take everything
+//! down. One task owns it all; every cause of work is an [`Event`]. Start at [`drive`].
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use daisy_proto::control::{self, RankKey, Request, Response};
+use daisy_proto::local::{
+    Admit, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve,
+    ToRank,
+};
+use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
+use futures::future::join_all;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::Node;
+use super::handle::{Handle, Readiness, SUBMISSIONS_MAX, ServedModel, Serving, Submission};
+use super::hosting::address_towards;
+use super::members::{Member, gather};
+use super::model::Model;
+use super::peers::{Peer, PeerEvent};
+use super::ranks::{RankEvent, RankProcess};
+use super::requests::{self, Requests};
+use crate::api;
+use crate::pipeline::{Failure, Input, Pipeline, State};
+use crate::plan::{Cut, plan};
+
+/// What the command line may say while the model is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Let running requests end within this time, then unload.
+    Drain(Duration),
+}
+
+/// Serves a model until it is told to stop or its command line goes away.
+pub(crate) async fn drive(
+    node: Arc<Node>,
+    wish: Serve,
+    mut commands: mpsc::Receiver<Command>,
+    out: mpsc::Sender<FromNode>,
+) {
+    let outcome = match Driver::prepare(&node, wish, &out).await {
+        Ok(driver) => driver.run(&mut commands).await,
+        Err(refusal) => Err(refusal),
+    };
+    let last = match outcome {
+        Ok(()) => FromNode::Stopped,
+        Err(refusal) => FromNode::Refused(refusal),
+    };
+    let _ = out.send(last).await;
+}
+
+#[derive(Debug)]
+enum Event {
+    LocalStaged(Result<RankProcess, String>),
+    PeerStaged(Rank, Result<StagedAt, String>),
+    Local(RankEvent),
+    Peer(Rank, PeerEvent),
+    Command(Option<Command>),
+    Deadline,
+}
+
+/// Where a staged rank runs and listens.
+#[derive(Debug, Clone)]
+struct StagedAt {
+    pid: u32,
+    key: RankKey,
+    addrs: Vec<SocketAddr>,
+}
+
+struct Driver {
+    id: PipelineId,
+    wish: Serve,
+    planned: Vec<PlannedShard>,
+    peers: Vec<Option<Peer>>,
+    pipeline: Pipeline,
+    origin: Instant,
+    staged: Vec<Option<StagedAt>>,
+    loaded: Vec<Option<(u64, String)>>,
+    local: Option<RankProcess>,
+    model: Model,
+    context: u32,
+    state: watch::Sender<Serving>,
+    submissions: Option<mpsc::Receiver<Submission>>,
+    requests: Option<mpsc::Sender<requests::Input>>,
+    events_in: mpsc::Sender<Event>,
+    events: mpsc::Receiver<Event>,
+    http: Http,
+    url: String,
+    out: mpsc::Sender<FromNode>,
+}
+
+/// The HTTP side's task.
+struct Http {
+    shutdown: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Driver {
+    /// Everything before the first process starts: nothing is changed anywhere when it refuses.
+    async fn prepare(
+        node: &Arc<Node>,
+        wish: Serve,
+        out: &mpsc::Sender<FromNode>,
+    ) -> Result<Self, Refusal> {
+        let dir = wish.model.clone();
+        let model = tokio::task::spawn_blocking(move || Model::open(&dir))
+            .await
+            .map_err(|error| cannot(error.to_string()))??;
+        let context = model.context(wish.context)?;
+        let listener = api::bind(&wish.host, wish.port)
+            .await
+            .map_err(|error| cannot(error.to_string()))?;
+        let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
+        let mut addrs = node.peers.clone();
+        addrs.extend(wish.peers.iter().filter(|addr| !node.peers.contains(addr)));
+        let mut members = gather(node, &addrs, &model.name, &wish.model, &model.digest).await?;
+        let cut = match (&wish.layers[..], wish.nodes) {
+            ([], ranks) => Cut::Ranks(ranks.unwrap_or(u32::try_from(members.len()).unwrap_or(1))),
+            (layers, _) => Cut::Layers(layers.to_vec()),
+        };
+        let shards = plan(&model.weights, members.len(), &cut)
+            .map_err(|error| Refusal { kind: RefusalKind::Usage, ..cannot(error.to_string()) })?;
+        members.truncate(shards.len());
+        let planned: Vec<PlannedShard> = shards
+            .iter()
+            .zip(&members)
+            .map(|(shard, member)| PlannedShard {
+                rank: shard.rank,
+                node: member.id,
+                node_name: member.name.clone(),
+                shard: shard.shard,
+                weight_bytes: shard.weight_bytes,
+            })
+            .collect();
+        let plan = FromNode::Plan { model: model.name.clone(), shards: planned.clone() };
+        let _ = out.send(plan).await;
+
+        let id = PipelineId(super::random_u64().map_err(|error| cannot(error.to_string()))?);
+        let (state, submissions, http) = open_http(listener, &model.name, context);
+        let (events_in, events) = mpsc::channel(EVENTS_MAX);
+        let names = planned.iter().map(|shard| shard.node_name.clone()).collect();
+        let world = planned.len();
+        let origin = Instant::now();
+        Ok(Self {
+            id,
+            wish,
+            peers: take_peers(members, &events_in),
+            pipeline: Pipeline::new(origin.elapsed(), names),
+            origin,
+            staged: vec![None; world],
+            loaded: vec![None; world],
+            local: None,
+            model,
+            context,
+            state,
+            submissions: Some(submissions),
+            requests: None,
+            events_in,
+            events,
+            http,
+            url: format!("http://{local_addr}/v1"),
+            out: out.clone(),
+            planned,
+        })
+    }
+
+    async fn run(mut self, commands: &mut mpsc::Receiver<Command>) -> Result<(), Refusal> {
+        self.stage();
+        let mut was_ready = false;
+        let outcome = loop {
+            let event = self.next_event(commands).await;
+            if let Event::Command(command) = event {
+                let grace = command.map_or(DETACHED_GRACE, |Command::Drain(grace)| grace);
+                self.drain(grace).await;
+                break Ok(());
+            }
+            if !self.handle(event).await {
+                continue;
+            }
+            match self.pipeline.state().clone() {
+                State::Loading => self.connect().await,
+                State::Warming => self.warm_up().await,
+                State::Ready => {
+                    was_ready = true;
+                    self.ready().await;
+                }
+                State::Failed(failure) if was_ready => self.degraded(failure).await,
+                State::Failed(failure) => break Err(cannot(failure.reason)),
+                State::Staging | State::Draining => {}
+            }
+        };
+        self.take_down().await;
+        let _ = self.http.shutdown.send(());
+        let _ = timeout(HTTP_CLOSE_MAX, self.http.task).await;
+        outcome
+    }
+
+    async fn next_event(&mut self, commands: &mut mpsc::Receiver<Command>) -> Event {
+        let deadline = self.pipeline.poll_timeout().map(|at| self.origin + at);
+        tokio::select! {
+            command = commands.recv() => Event::Command(command),
+            Some(event) = self.events.recv() => event,
+            () = sleep_until(deadline) => Event::Deadline,
+        }
+    }
+
+    /// Starts every rank process; each answers by an event.
+    fn stage(&self) {
+        for (shard, peer) in self.planned.iter().zip(&self.peers) {
+            let start = self.rank_start(shard);
+            let events = self.events_in.clone();
+            if let Some(peer) = peer.clone() {
+                let rank = shard.rank;
+                tokio::spawn(async move {
+                    let staged = stage_at(&peer, start).await;
+                    let _ = events.send(Event::PeerStaged(rank, staged)).await;
+                });
+            } else {
+                tokio::spawn(async move {
+                    let ranks = forward(events.clone(), Event::Local);
+                    let started = RankProcess::start(start, ranks).await;
+                    let staged = started.map_err(|error| error.to_string());
+                    let _ = events.send(Event::LocalStaged(staged)).await;
+                });
+            }
+        }
+    }
+
+    fn rank_start(&self, shard: &PlannedShard) -> RankStart {
+        // This node's rank listens on every address, since its neighbours may sit on several
+        // networks; on a peer the peer chooses. Keys, not addresses, decide who comes in.
+        let last = self.peers.last().and_then(Option::as_ref).map(|peer| peer.remote);
+        let bind: IpAddr = match last {
+            Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+            Some(SocketAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
+            None => Ipv4Addr::LOCALHOST.into(),
+        };
+        RankStart {
+            pipeline: self.id,
+            rank: shard.rank,
+            world: u32::try_from(self.planned.len()).unwrap_or(u32::MAX),
+            shard: shard.shard,
+            checkpoint: self.wish.model.clone(),
+            dtype: self.wish.dtype,
+            bind: SocketAddr::new(bind, 0),
+            chunk: self.wish.chunk,
+        }
+    }
+
+    /// Says whether the pipeline's state changed.
+    async fn handle(&mut self, event: Event) -> bool {
+        let now = self.origin.elapsed();
+        let input = match event {
+            Event::Command(_) => return false,
+            Event::Deadline => return self.pipeline.handle_timeout(now),
+            Event::LocalStaged(Ok(process)) => {
+                self.local_staged(process);
+                Input::Staged(Rank(0))
+            }
+            Event::PeerStaged(rank, Ok(staged)) => {
+                self.staged[rank.0 as usize] = Some(staged);
+                Input::Staged(rank)
+            }
+            Event::LocalStaged(Err(reason)) => failed(Rank(0), format!("could not start: {reason}")),
+            Event::PeerStaged(rank, Err(reason)) => failed(rank, format!("could not start: {reason}")),
+            Event::Local(RankEvent::Exited { reason, blame }) => {
+                Input::RankFailed { rank: Rank(0), reason, blame }
+            }
+            Event::Local(RankEvent::Message(message)) => return self.from_rank_0(message).await,
+            Event::Peer(rank, PeerEvent::Lost(reason)) => {
+                failed(rank, format!("is out of reach, its node's connection ended: {reason}"))
+            }
+            Event::Peer(_, PeerEvent::Event(event)) => match event {
+                control::Event::Loading { pipeline, rank, progress } if pipeline == self.id => {
+                    return self.progress(rank, progress).await;
+                }
+                control::Event::Ready { pipeline, rank, resident_bytes, device, .. }
+                    if pipeline == self.id =>
+                {
+                    self.rank_ready(rank, resident_bytes, device)
+                }
+                control::Event::Exited { pipeline, rank, reason, blame } if pipeline == self.id => {
+                    Input::RankFailed { rank, reason, blame }
+                }
+                _ => return false,
+            },
+        };
+        self.pipeline.handle(now, input)
+    }
+
+    async fn from_rank_0(&mut self, message: FromRank) -> bool {
+        let input = match message {
+            FromRank::Loading(progress) => return self.progress(Rank(0), progress).await,
+            FromRank::Ready { resident_bytes, device, .. } => {
+                self.rank_ready(Rank(0), resident_bytes, device)
+            }
+            FromRank::Finished { seq: WARM_UP, .. } => Input::Warmed,
+            FromRank::Token { seq: WARM_UP, .. }
+            | FromRank::Listening { .. }
+            | FromRank::Failed { .. } => return false,
+            FromRank::Token { seq, token, .. } => {
+                return self.to_requests(requests::Input::Token { seq, token }).await;
+            }
+            FromRank::Finished { seq, reason, timings } => {
+                return self.to_requests(requests::Input::Finished { seq, reason, timings }).await;
+            }
+        };
+        self.pipeline.handle(self.origin.elapsed(), input)
+    }
+
+    /// Never changes the pipeline's state.
+    async fn to_requests(&mut self, input: requests::Input) -> bool {
+        if let Some(requests) = &self.requests {
+            let _ = requests.send(input).await;
+        }
+        false
+    }
+
+    fn local_staged(&mut self, process: RankProcess) {
+        let last = self.peers.last().and_then(Option::as_ref);
+        let ip = last.and_then(|peer| address_towards(peer.remote).ok()).map(|addr| addr.ip());
+        let addr = SocketAddr::new(ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), process.port);
+        self.staged[0] = Some(StagedAt { pid: process.pid, key: process.key, addrs: vec![addr] });
+        if let Some(submissions) = self.submissions.take() {
+            let (requests, inputs) = mpsc::channel(EVENTS_MAX);
+            let text = Arc::clone(&self.model.text);
+            let state = self.state.subscribe();
+            let task = Requests::new(text, self.context, process.sender(), state);
+            tokio::spawn(task.run(submissions, inputs));
+            self.requests = Some(requests);
+        }
+        self.local = Some(process);
+    }
+
+    async fn progress(&mut self, rank: Rank, progress: control::LoadProgress) -> bool {
+        let changed = self.pipeline.handle(self.origin.elapsed(), Input::Progress(rank, progress));
+        let (done, total) = self.pipeline.loaded();
+        self.set_readiness(Readiness::Loading { done, total });
+        let node = self.node_name(rank);
+        let _ = self.out.send(FromNode::Progress { rank, node, progress }).await;
+        changed
+    }
+
+    fn rank_ready(&mut self, rank: Rank, resident_bytes: u64, device: String) -> Input {
+        if let Some(slot) = self.loaded.get_mut(rank.0 as usize) {
+            *slot = Some((resident_bytes, device));
+        }
+        Input::RankReady(rank)
+    }
+
+    /// All ranks listen: tells each who its neighbours are.
+    async fn connect(&mut self) {
+        let staged: Vec<StagedAt> = self.staged.iter().flatten().cloned().collect();
+        let world = staged.len();
+        for (k, peer) in self.peers.iter().enumerate() {
+            let previous = staged[(k + world - 1) % world].key;
+            let StagedAt { key: next, addrs: next_addrs, .. } = staged[(k + 1) % world].clone();
+            if let Some(peer) = peer {
+                let request = Request::Connect { pipeline: self.id, previous, next, next_addrs };
+                // A peer that does not answer is lost, and its connection says so.
+                let _ = peer.call(request, CALL_MAX).await;
+            } else if let Some(local) = &self.local {
+                local.send(ToRank::Connect { previous, next, next_addrs }).await;
+            }
+        }
+    }
+
+    /// One short sequence through the whole chain, so that ready means ready.
+    async fn warm_up(&mut self) {
+        let admit = Admit {
+            seq: WARM_UP,
+            prompt: vec![0],
+            max_tokens: 2,
+            eos: Vec::new(),
+            sampling: Sampling::greedy(),
+        };
+        if let Some(local) = &self.local {
+            local.send(ToRank::Admit(admit)).await;
+        }
+    }
+
+    async fn ready(&mut self) {
+        self.set_readiness(Readiness::Ready);
+        let _ = self.out.send(FromNode::Ready {
+            url: self.url.clone(),
+            model: self.model.name.clone(),
+            ranks: self.rank_statuses(),
+            context: self.context,
+        }).await;
+    }
+
+    fn rank_statuses(&self) -> Vec<RankStatus> {
+        let rows = self.planned.iter().zip(&self.staged).zip(&self.loaded);
+        rows.map(|((planned, staged), loaded)| {
+            let (resident_bytes, device) = loaded.clone().unwrap_or_default();
+            let pid = staged.as_ref().map_or(0, |staged| staged.pid);
+            RankStatus { planned: planned.clone(), pid, resident_bytes, device }
+        })
+        .collect()
+    }
+
+    /// The pipeline failed while serving: requests end, the endpoint stays and says why.
+    async fn degraded(&mut self, failure: Failure) {
+        tracing::error!(reason = failure.reason, "the pipeline failed");
+        self.set_readiness(Readiness::Failed { reason: failure.reason.clone() });
+        self.to_requests(requests::Input::Failed(failure.reason.clone())).await;
+        let _ = self.out.send(FromNode::Degraded { reason: failure.reason }).await;
+        self.take_down().await;
+    }
+
+    async fn drain(&mut self, grace: Duration) {
+        self.pipeline.handle(self.origin.elapsed(), Input::Drain);
+        self.set_readiness(Readiness::Draining);
+        let (idle_in, mut idle) = oneshot::channel();
+        self.to_requests(requests::Input::WhenIdle(idle_in)).await;
+        let deadline = Some(Instant::now() + grace);
+        loop {
+            tokio::select! {
+                // Answered when idle, dropped when there are no requests at all.
+                _ = &mut idle => break,
+                Some(event) = self.events.recv() => {
+                    self.handle(event).await;
+                    if matches!(self.pipeline.state(), State::Failed(_)) {
+                        break;
+                    }
+                }
+                () = sleep_until(deadline) => break,
+            }
+        }
+        let reason = "this node stopped serving before the answer was complete".to_owned();
+        self.to_requests(requests::Input::Failed(reason)).await;
+    }
+
+    /// Ends every rank everywhere.
+    async fn take_down(&mut self) {
+        let peers = self.peers.iter_mut().filter_map(Option::take);
+        let pipeline = self.id;
+        let stops = peers.map(|peer| async move {
+            let _ = peer.call(Request::Stop { pipeline }, CALL_MAX).await;
+        });
+        let local = self.local.take();
+        let stop_local = async {
+            if let Some(local) = local {
+                local.stop().await;
+            }
+        };
+        tokio::join!(join_all(stops), stop_local);
+    }
+
+    fn set_readiness(&self, readiness: Readiness) {
+        self.state.send_modify(|serving| serving.readiness = readiness);
+    }
+
+    fn node_name(&self, rank: Rank) -> String {
+        self.planned.get(rank.0 as usize).map_or_else(String::new, |shard| shard.node_name.clone())
+    }
+}
+
+fn open_http(
+    listener: tokio::net::TcpListener,
+    name: &str,
+    context: u32,
+) -> (watch::Sender<Serving>, mpsc::Receiver<Submission>, Http) {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let model = ServedModel { id: name.to_owned(), context, created: since_epoch.as_secs() };
+    let readiness = Readiness::Loading { done: 0, total: 0 };
+    let (state, watched) = watch::channel(Serving { model: Arc::new(model), readiness });
+    let (submit, submissions) = mpsc::channel(SUBMISSIONS_MAX);
+    let (shutdown, stopped) = oneshot::channel();
+    let handle = Handle { submit, state: watched };
+    let task = tokio::spawn(api::run(listener, handle, async {
+        let _ = stopped.await;
+    }));
+    (state, submissions, Http { shutdown, task })
+}
+
+/// Splits the members into doors to peers and their events, which join the driver's queue.
+fn take_peers(members: Vec<Member>, events: &mpsc::Sender<Event>) -> Vec<Option<Peer>> {
+    let doors = members.into_iter().zip(0..).map(|(member, rank)| {
+        let (peer, mut peer_events) = member.peer?;
+        let events = events.clone();
+        tokio::spawn(async move {
+            while let Some(event) = peer_events.recv().await {
+                if events.send(Event::Peer(Rank(rank), event)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Some(peer)
+    });
+    doors.collect()
+}
+
+async fn stage_at(peer: &Peer, start: RankStart) -> Result<StagedAt, String> {
+    match peer.call(Request::Stage(start), STAGE_MAX).await {
+        Ok(Response::Staged { pid, key, addrs }) => Ok(StagedAt { pid, key, addrs }),
+        Ok(Response::Refused(refusal)) => Err(refusal.message),
+        Ok(other) => Err(format!("answered out of turn: {other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A channel whose messages join `events` as `wrap` makes them.
+fn forward<T: Send + 'static>(
+    events: mpsc::Sender<Event>,
+    wrap: fn(T) -> Event,
+) -> mpsc::Sender<T> {
+    let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
+    tokio::spawn(async move {
+        while let Some(message) = receiver.recv().await {
+            if events.send(wrap(message)).await.is_err() {
+                return;
+            }
+        }
+    });
+    sender
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn failed(rank: Rank, reason: String) -> Input {
+    Input::RankFailed { rank, reason, blame: None }
+}
+
+fn cannot(message: String) -> Refusal {
+    Refusal { message, hints: Vec::new(), kind: RefusalKind::CannotBeDone }
+}
+
+const WARM_UP: SeqId = SeqId(0);
+/// Tokens of all running sequences between two turns of the loop, with room.
+const EVENTS_MAX: usize = 1024;
+/// Longer than a rank process may take to listen.
+const STAGE_MAX: Duration = Duration::from_secs(25);
+const CALL_MAX: Duration = Duration::from_secs(10);
+/// When the command line disappears, running requests get what Ctrl+C gives them.
+const DETACHED_GRACE: Duration = Duration::from_secs(5);
+const HTTP_CLOSE_MAX: Duration = Duration::from_secs(2);

@@ -1,0 +1,146 @@
+//! What the HTTP side sees of a node: one handle. It knows neither ranks nor peers, and the node
+//! behind it knows nothing of HTTP or JSON.
+
+use std::sync::Arc;
+
+use daisy_proto::local::{FinishReason, Timings};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Submissions that wait for the node's loop; the request queue proper is the node's.
+pub const SUBMISSIONS_MAX: usize = 64;
+/// Events that a request may hold before its reader is waited for.
+pub const EVENTS_MAX: usize = 256;
+
+/// A cloneable door to a serving node.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pub(crate) submit: mpsc::Sender<Submission>,
+    pub(crate) state: watch::Receiver<Serving>,
+}
+
+/// A request on its way to the node's loop.
+#[derive(Debug)]
+pub struct Submission {
+    pub request: ChatRequest,
+    pub reply: oneshot::Sender<Result<Generation, SubmitError>>,
+}
+
+/// What is served, and whether it can answer now.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    pub model: Arc<ServedModel>,
+    pub readiness: Readiness,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedModel {
+    /// The checkpoint's name: its directory, or `ORG/NAME`.
+    pub id: String,
+    pub context: u32,
+    /// Unix seconds at which serving began.
+    pub created: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    Loading {
+        done: u32,
+        total: u32,
+    },
+    Draining,
+    /// The pipeline failed; `reason` names the node.
+    Failed {
+        reason: String,
+    },
+}
+
+/// A valid chat request: bounds were checked where the JSON was parsed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatRequest {
+    /// Unique; also in the response's header, body and logs.
+    pub id: String,
+    pub messages: Vec<ChatMessage>,
+    /// None: what the context leaves.
+    pub max_tokens: Option<u32>,
+    pub temperature: f32,
+    pub top_p: f32,
+    pub top_k: u32,
+    /// None: one is drawn at admission.
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatMessage {
+    pub role: String,
+    pub content: String,
+}
+
+/// A request that was admitted. Dropping it cancels the sequence on every rank.
+#[derive(Debug)]
+pub struct Generation {
+    pub prompt_tokens: u32,
+    pub seed: u64,
+    pub events: mpsc::Receiver<GenerationEvent>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GenerationEvent {
+    /// More text; never half a character.
+    Text(String),
+    Finished {
+        reason: FinishReason,
+        completion_tokens: u32,
+        timings: Timings,
+    },
+    /// The pipeline failed under the request; nothing follows. The message names the node.
+    Failed(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// 400: the request itself is wrong.
+    #[error("{message}")]
+    Invalid { param: &'static str, message: String },
+    /// 429 with Retry-After.
+    #[error("{waiting} requests are waiting already; try again in {retry_after_s} s")]
+    QueueFull { waiting: usize, retry_after_s: u32 },
+    /// 503 with the reason.
+    #[error("{0}")]
+    NotReady(String),
+}
+
+impl Readiness {
+    /// Whether a request may enter now.
+    pub fn check(&self) -> Result<(), SubmitError> {
+        let why = match self {
+            Self::Ready => return Ok(()),
+            Self::Loading { done, total } => {
+                format!("the model is loading: {done} of {total} layers are in memory")
+            }
+            Self::Draining => "this node is about to stop serving".to_owned(),
+            Self::Failed { reason } => reason.clone(),
+        };
+        Err(SubmitError::NotReady(why))
+    }
+}
+
+impl Handle {
+    /// What is served and how it is.
+    pub fn serving(&self) -> Serving {
+        self.state.borrow().clone()
+    }
+
+    /// Hands a request to the node.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; a node that is gone is `NotReady`.
+    pub async fn submit(&self, request: ChatRequest) -> Result<Generation, SubmitError> {
+        // Before the pipeline is ready nobody reads the submissions.
+        self.state.borrow().readiness.check()?;
+        let (reply, answer) = oneshot::channel();
+        let gone = || SubmitError::NotReady("this node has stopped serving".to_owned());
+        self.submit.send(Submission { request, reply }).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}

@@ -1,0 +1,165 @@
+//! The node process: it must outlive any crash, any unload and any lost peer. It owns identity,
+//! control connections, the rank processes and text; it never touches MLX.
+//!
+//! Two roles meet in it. As *driver* it serves a model ([`driver`], with [`members`], [`peers`] and
+//! [`requests`]); for other drivers it *hosts* ranks ([`hosting`]). Both start processes by
+//! [`ranks`]. The command line speaks to it through [`attach`], HTTP through [`handle`].
+//! Start at [`Node::start`].
+
+mod attach;
+mod driver;
+pub mod handle;
+mod hosting;
+mod members;
+mod model;
+mod peers;
+mod ranks;
+mod requests;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::identity::{Identity, IdentityError, trust_check};
+use crate::ipc;
+use crate::net::{ControlEndpoint, KeyError, KeyPair, NetError};
+
+/// How a node runs.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Key, trusted peers and models live here.
+    pub home: PathBuf,
+    /// What people call this machine.
+    pub name: String,
+    /// Where other nodes reach it (UDP).
+    pub listen: SocketAddr,
+    /// Nodes to work with, until they find each other.
+    pub peers: Vec<SocketAddr>,
+}
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) identity: Identity,
+    pub(crate) name: String,
+    pub(crate) control: ControlEndpoint,
+    pub(crate) peers: Vec<SocketAddr>,
+    shutdown: watch::Sender<bool>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Net(#[from] NetError),
+    #[error("a node runs already for {}; stop it, or set DAISY_HOME to another folder", .0.display())]
+    Running(PathBuf),
+    #[error("cannot open the local socket {}: {source}", path.display())]
+    Socket { path: PathBuf, source: std::io::Error },
+}
+
+/// A node whose sockets are open; [`Opened::run`] does its work.
+#[derive(Debug)]
+pub struct Opened {
+    node: Arc<Node>,
+    local: UnixListener,
+    socket: PathBuf,
+}
+
+impl Node {
+    /// Opens the node's sockets. Nothing is advertised or served yet.
+    pub async fn open(config: NodeConfig) -> Result<Opened, NodeError> {
+        let identity = Identity::load_or_create(&config.home)?;
+        let socket = ipc::socket_path(&config.home)
+            .map_err(|source| NodeError::Socket { path: config.home.clone(), source })?;
+        let local = attach::listen(&socket, &config.home).await?;
+        let key = KeyPair::from_pkcs8(identity.pkcs8())?;
+        let trust = Arc::new(trust_check(&config.home));
+        let control = ControlEndpoint::bind(config.listen, &key, trust, BUILD)?;
+        let node = Arc::new(Self {
+            identity,
+            name: config.name,
+            control,
+            peers: config.peers,
+            shutdown: watch::Sender::new(false),
+        });
+        Ok(Opened { node, local, socket })
+    }
+
+    /// Resolves when the node is to stop.
+    pub(crate) async fn stopping(&self) {
+        let mut shutdown = self.shutdown.subscribe();
+        let _ = shutdown.wait_for(|stop| *stop).await;
+    }
+}
+
+impl Opened {
+    pub fn id(&self) -> daisy_proto::NodeId {
+        self.node.identity.node_id()
+    }
+
+    /// Where other nodes reach this one.
+    pub fn listens(&self) -> SocketAddr {
+        self.node.control.local_addr()
+    }
+
+    /// Works until `shutdown` resolves; then ends every rank and says goodbye to every peer.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let Self { node, local, socket } = self;
+        let (mut commands, mut hosted) = (JoinSet::new(), JoinSet::new());
+        let attached = attach::Attached::default();
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                connection = local.accept() => match connection {
+                    Ok((stream, _)) => {
+                        commands.spawn(attach::serve(Arc::clone(&node), stream, attached.clone()));
+                    }
+                    Err(error) => {
+                        // Out of descriptors, say: wait for some to come back.
+                        tracing::warn!(%error, "cannot accept a command line");
+                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    }
+                },
+                connection = node.control.accept() => match connection {
+                    Some(connection) => {
+                        let node = Arc::clone(&node);
+                        hosted.spawn(async move { hosting::host(&node, connection).await });
+                    }
+                    None => break,
+                },
+                Some(_) = commands.join_next() => {}
+                Some(_) = hosted.join_next() => {}
+            }
+        }
+        // What this node drives ends first, while its peers can still be told; closing the control
+        // endpoint then ends what it hosts. Each has its own deadlines.
+        node.shutdown.send_replace(true);
+        while commands.join_next().await.is_some() {}
+        node.control.close().await;
+        while hosted.join_next().await.is_some() {}
+        let _ = std::fs::remove_file(&socket);
+    }
+}
+
+/// A number that nobody can guess.
+pub(crate) fn random_u64() -> Result<u64, RandomError> {
+    let mut bytes = [0; 8];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| RandomError)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the system gives no random numbers")]
+pub(crate) struct RandomError;
+
+/// Told to peers of other versions, at most 64 bytes.
+pub const BUILD: &str = concat!("daisy ", env!("CARGO_PKG_VERSION"));

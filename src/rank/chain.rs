@@ -1,0 +1,272 @@
+//! The rank's loop: frames in, engine, frames out; on rank 0 also the scheduler and the sampler.
+//!
+//! Rank 0 starts every step and every step comes back to it. A chain of length one runs the same
+//! code: its frames turn round in [`Edges`].
+
+use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use daisy_proto::local::{FromRank, RankStart, ToRank};
+use daisy_proto::{CloseReason, Hidden, PipelineId, Rank, Row, Step};
+
+use super::edges::{Edges, ring};
+use super::{Event, RankError};
+use crate::engine::{Draw, Engine};
+use crate::ipc::BlockingWriter;
+use crate::net::EdgeEvent;
+use crate::schedule::{Output, Pick, Scheduler};
+
+/// One rank at work.
+#[derive(Debug)]
+pub(crate) struct Chain<'a> {
+    pipeline: PipelineId,
+    rank: Rank,
+    world: u32,
+    engine: Engine,
+    edges: Edges,
+    node: &'a mut BlockingWriter,
+    /// Idle on ranks other than 0.
+    scheduler: Scheduler,
+    edges_open: usize,
+    working: bool,
+    origin: Instant,
+}
+
+/// Whether the loop goes on.
+#[derive(Debug, PartialEq, Eq)]
+enum Flow {
+    On,
+    Unload,
+}
+
+impl<'a> Chain<'a> {
+    pub(crate) fn new(
+        start: &RankStart,
+        engine: Engine,
+        edges: Edges,
+        node: &'a mut BlockingWriter,
+    ) -> Self {
+        Self {
+            pipeline: start.pipeline,
+            rank: start.rank,
+            world: start.world,
+            engine,
+            edges,
+            node,
+            scheduler: Scheduler::new(start.world, start.chunk),
+            edges_open: 0,
+            working: false,
+            origin: Instant::now(),
+        }
+    }
+
+    /// Runs until the node says unload.
+    pub(crate) fn run(mut self, events: &Receiver<Event>) -> Result<(), RankError> {
+        while self.edges_open < self.edges.expected() {
+            let Ok(event) = events.recv() else { return Ok(()) };
+            if self.handle(event)? == Flow::Unload {
+                self.edges.close();
+                return Ok(());
+            }
+        }
+        self.node.write(&FromRank::Ready {
+            resident_bytes: self.engine.resident_bytes(),
+            device: self.engine.device().to_owned(),
+            dtype: self.engine.dtype(),
+        })?;
+        loop {
+            // Events first: a cancellation or a frame that came back goes before new work.
+            let event = match events.try_recv() {
+                Ok(event) => event,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) => {
+                    if self.work()? {
+                        continue;
+                    }
+                    match events.recv() {
+                        Ok(event) => event,
+                        Err(RecvError) => return Ok(()),
+                    }
+                }
+            };
+            if self.handle(event)? == Flow::Unload {
+                self.edges.close();
+                return Ok(());
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<Flow, RankError> {
+        let (previous, next) = ring(self.rank, self.world);
+        match event {
+            Event::Node(ToRank::Unload) => return Ok(Flow::Unload),
+            Event::Node(ToRank::Admit(admit)) => {
+                self.begin();
+                self.scheduler.admit(self.now(), admit)?;
+            }
+            Event::Node(ToRank::Cancel { seq }) => {
+                let output = self.scheduler.cancel(self.now(), seq);
+                self.tell(output.into_iter().collect())?;
+            }
+            Event::Node(ToRank::Start(_) | ToRank::Connect { .. }) => {
+                return Err(RankError::OutOfTurn("a second start"));
+            }
+            Event::Previous(event) => self.edge(previous, event)?,
+            Event::Next(event) => self.edge(next, event)?,
+        }
+        Ok(Flow::On)
+    }
+
+    fn edge(&mut self, neighbour: Rank, event: EdgeEvent) -> Result<(), RankError> {
+        match event {
+            EdgeEvent::Open => self.edges_open += 1,
+            EdgeEvent::Step(step, payload) => {
+                self.begin();
+                self.step(step, payload)?;
+            }
+            // The neighbour was told to unload before us: our own order is on its way.
+            EdgeEvent::Closed(CloseReason::Done) => {}
+            EdgeEvent::Closed(reason) => {
+                return Err(RankError::Edge { neighbour, message: reason.sentence().to_owned() });
+            }
+            EdgeEvent::Failed { message } => return Err(RankError::Edge { neighbour, message }),
+        }
+        Ok(())
+    }
+
+    /// The first work shows that every rank has loaded: silence counts from now on.
+    fn begin(&mut self) {
+        if !self.working {
+            self.working = true;
+            self.edges.set_ready();
+        }
+    }
+
+    fn step(&mut self, step: Step, payload: Bytes) -> Result<(), RankError> {
+        let hidden = Hidden::new(step.dtype, step.tokens, step.width, payload)?;
+        if self.rank.0 == 0 {
+            return self.returned(step.number, hidden);
+        }
+        self.engine.release(&step.release);
+        let out = if step.rows.is_empty() { hidden } else { self.engine.forward(&step.rows, hidden)? };
+        let step = Step { dtype: out.dtype, tokens: out.tokens, width: out.width, ..step };
+        self.edges.send(step, out)
+    }
+
+    /// Rank 0: work that needs no event. Says whether there was any.
+    fn work(&mut self) -> Result<bool, RankError> {
+        let mut worked = false;
+        if let Some((step, payload)) = self.edges.looped() {
+            self.step(step, payload)?;
+            worked = true;
+        }
+        if let Some(chunk) = self.scheduler.next_chunk(self.now()) {
+            let hidden = self.engine.embed_forward(&chunk.rows, &chunk.tokens)?;
+            self.send(chunk.rows, hidden)?;
+            worked = true;
+        }
+        if !worked && self.scheduler.owes_release() {
+            self.send(Vec::new(), Hidden::empty(self.engine.dtype(), self.engine.width()))?;
+            worked = true;
+        }
+        Ok(worked)
+    }
+
+    /// Rank 0: a step came round. Draws its tokens and starts the next step of the same sequences.
+    fn returned(&mut self, number: u64, hidden: Hidden) -> Result<(), RankError> {
+        let picks = self.scheduler.returned(number)?;
+        let wanted: Vec<bool> = picks.iter().map(Option::is_some).collect();
+        let picks: Vec<Pick> = picks.into_iter().flatten().collect();
+        if picks.is_empty() {
+            return Ok(());
+        }
+        let draws: Vec<Draw> = picks.iter().map(draw).collect();
+        let sampled = self.engine.sample(keep_rows(hidden, &wanted), &draws)?;
+        let tokens = sampled.tokens()?;
+        let drawn: Vec<(Pick, u32)> = picks.iter().copied().zip(tokens).collect();
+        let (outputs, rows) = self.scheduler.drawn(self.origin.elapsed(), &drawn);
+        // The tokens go out while the next step's hidden state is still being computed.
+        tell(self.node, outputs)?;
+        let ahead = sampled.hidden()?;
+        if !rows.is_empty() {
+            let going_on: Vec<bool> = picks
+                .iter()
+                .filter(|pick| pick.advance)
+                .map(|pick| rows.iter().any(|row| row.seq == pick.seq))
+                .collect();
+            self.send(rows, keep_rows(ahead, &going_on))?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, rows: Vec<Row>, hidden: Hidden) -> Result<(), RankError> {
+        let (number, release) = self.scheduler.sent(rows.clone());
+        self.engine.release(&release);
+        let step = Step {
+            pipeline: self.pipeline,
+            number,
+            rows,
+            release,
+            dtype: hidden.dtype,
+            tokens: hidden.tokens,
+            width: hidden.width,
+        };
+        self.edges.send(step, hidden)
+    }
+
+    fn tell(&mut self, outputs: Vec<Output>) -> Result<(), RankError> {
+        tell(self.node, outputs)
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+}
+
+fn tell(node: &mut BlockingWriter, outputs: Vec<Output>) -> Result<(), RankError> {
+    for output in outputs {
+        node.write(&match output {
+            Output::Token { seq, index, token } => FromRank::Token { seq, index, token },
+            Output::Finished { seq, reason, timings } => FromRank::Finished { seq, reason, timings },
+        })?;
+    }
+    Ok(())
+}
+
+fn draw(pick: &Pick) -> Draw {
+    Draw { seq: pick.seq, position: pick.position, sampling: pick.sampling, advance: pick.advance }
+}
+
+/// The rows of `hidden` that `keep` marks. Without a row to leave out nothing is copied.
+fn keep_rows(hidden: Hidden, keep: &[bool]) -> Hidden {
+    if keep.iter().all(|kept| *kept) {
+        return hidden;
+    }
+    let row_bytes = hidden.width as usize * hidden.dtype.size_bytes();
+    let mut data = BytesMut::new();
+    let mut tokens = 0;
+    for (row, kept) in hidden.data.chunks(row_bytes).zip(keep) {
+        if *kept {
+            data.extend_from_slice(row);
+            tokens += 1;
+        }
+    }
+    Hidden { tokens, data: data.freeze(), ..hidden }
+}
+
+#[cfg(test)]
+mod tests {
+    use daisy_proto::Dtype;
+
+    use super::*;
+
+    #[test]
+    fn rows_that_ended_are_left_out() {
+        let data = Bytes::from_static(&[1, 1, 2, 2, 3, 3]);
+        let hidden = Hidden::new(Dtype::F16, 3, 1, data).expect("fits");
+        assert_eq!(keep_rows(hidden.clone(), &[true; 3]), hidden);
+        let kept = keep_rows(hidden, &[true, false, true]);
+        assert_eq!((kept.tokens, &kept.data[..]), (2, &[1, 1, 3, 3][..]));
+    }
+}

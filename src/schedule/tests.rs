@@ -1,0 +1,234 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Duration = Duration::ZERO;
+const EOS: u32 = 2;
+
+fn admit(seq: u64, prompt: u32, max_tokens: u32) -> Admit {
+    Admit {
+        seq: SeqId(seq),
+        prompt: (0..prompt).map(|i| 100 + i).collect(),
+        max_tokens,
+        eos: vec![EOS],
+        sampling: Sampling::greedy(),
+    }
+}
+
+/// Sends the next chunk and says its row.
+fn send_chunk(scheduler: &mut Scheduler) -> Option<(u64, Row)> {
+    let chunk = scheduler.next_chunk(NOW)?;
+    let row = chunk.rows[0];
+    assert_eq!(chunk.tokens.len(), row.count as usize);
+    Some((scheduler.sent(chunk.rows).0, row))
+}
+
+fn picks(scheduler: &mut Scheduler, number: u64) -> Vec<Pick> {
+    scheduler.returned(number).expect("in order").into_iter().flatten().collect()
+}
+
+#[test]
+fn a_prompt_goes_out_in_chunks_and_only_the_last_wants_logits() {
+    let mut scheduler = Scheduler::new(2, 10);
+    scheduler.admit(NOW, admit(1, 25, 4)).expect("admitted");
+    let rows: Vec<Row> = (0..3).map(|_| send_chunk(&mut scheduler).expect("a chunk").1).collect();
+    let shape: Vec<_> = rows.iter().map(|r| (r.first, r.count, r.logits)).collect();
+    assert_eq!(shape, [(0, 10, false), (10, 10, false), (20, 5, true)]);
+    assert!(send_chunk(&mut scheduler).is_none(), "the whole prompt is out");
+}
+
+#[test]
+fn one_prompt_has_at_most_one_chunk_more_than_ranks_in_flight() {
+    let mut scheduler = Scheduler::new(2, 1);
+    scheduler.admit(NOW, admit(1, 25, 4)).expect("admitted");
+    let sent = std::iter::from_fn(|| send_chunk(&mut scheduler)).count();
+    assert_eq!(sent, 3);
+    picks(&mut scheduler, 0);
+    assert!(send_chunk(&mut scheduler).is_some(), "a returned chunk makes room");
+}
+
+#[test]
+fn a_sequence_ends_at_eos_without_sending_its_computed_ahead_row() {
+    let mut scheduler = Scheduler::new(2, 10);
+    scheduler.admit(NOW, admit(1, 3, 9)).expect("admitted");
+    send_chunk(&mut scheduler).expect("a chunk");
+    let pick = picks(&mut scheduler, 0)[0];
+    assert_eq!((pick.position, pick.advance), (3, true));
+    let (outputs, rows) = scheduler.drawn(NOW, &[(pick, EOS)]);
+    assert_eq!(rows, []);
+    assert_eq!(outputs[0], Output::Token { seq: SeqId(1), index: 0, token: EOS });
+    assert!(matches!(outputs[1], Output::Finished { reason: FinishReason::Stop, .. }));
+    assert!(scheduler.owes_release() && scheduler.is_idle());
+    assert_eq!(scheduler.sent(Vec::new()), (1, vec![SeqId(1)]));
+    assert!(!scheduler.owes_release());
+}
+
+#[test]
+fn the_last_token_by_max_tokens_is_not_fused() {
+    let mut scheduler = Scheduler::new(1, 10);
+    scheduler.admit(NOW, admit(1, 3, 2)).expect("admitted");
+    send_chunk(&mut scheduler).expect("a chunk");
+    let first = picks(&mut scheduler, 0)[0];
+    assert!(first.advance);
+    let (_, rows) = scheduler.drawn(NOW, &[(first, 7)]);
+    assert_eq!(rows, [Row { seq: SeqId(1), first: 3, count: 1, logits: true }]);
+    scheduler.sent(rows);
+    let last = picks(&mut scheduler, 1)[0];
+    assert!(!last.advance);
+    let (outputs, rows) = scheduler.drawn(NOW, &[(last, 7)]);
+    assert!(matches!(outputs[1], Output::Finished { reason: FinishReason::Length, .. }));
+    assert_eq!(rows, []);
+}
+
+#[test]
+fn a_cancelled_sequence_is_released_only_when_nothing_of_it_is_in_flight() {
+    let mut scheduler = Scheduler::new(2, 2);
+    scheduler.admit(NOW, admit(1, 9, 4)).expect("admitted");
+    send_chunk(&mut scheduler).expect("a chunk");
+    send_chunk(&mut scheduler).expect("a chunk");
+    assert!(matches!(
+        scheduler.cancel(NOW, SeqId(1)),
+        Some(Output::Finished { reason: FinishReason::Cancelled, .. })
+    ));
+    assert_eq!(scheduler.cancel(NOW, SeqId(1)), None, "once");
+    assert!(send_chunk(&mut scheduler).is_none());
+    assert_eq!(picks(&mut scheduler, 0), []);
+    assert!(!scheduler.owes_release());
+    assert_eq!(picks(&mut scheduler, 1), []);
+    assert!(scheduler.owes_release());
+}
+
+#[test]
+fn bad_input_is_refused() {
+    let mut scheduler = Scheduler::new(1, 4);
+    assert_eq!(scheduler.admit(NOW, admit(1, 0, 1)), Err(ScheduleError::Empty(SeqId(1))));
+    assert_eq!(scheduler.admit(NOW, admit(1, 1, 0)), Err(ScheduleError::Empty(SeqId(1))));
+    scheduler.admit(NOW, admit(1, 1, 1)).expect("admitted");
+    assert_eq!(scheduler.admit(NOW, admit(1, 1, 1)), Err(ScheduleError::Doubled(SeqId(1))));
+    assert_eq!(
+        scheduler.returned(0),
+        Err(ScheduleError::OutOfOrder { expected: None, got: 0 })
+    );
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Admit { prompt: u32, max_tokens: u32 },
+    Cancel(usize),
+    Chunk,
+    Return { eos: bool },
+    Release,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        (1..40u32, 1..6u32).prop_map(|(prompt, max_tokens)| Op::Admit { prompt, max_tokens }),
+        any::<usize>().prop_map(Op::Cancel),
+        Just(Op::Chunk),
+        Just(Op::Chunk),
+        any::<bool>().prop_map(|eos| Op::Return { eos }),
+        Just(Op::Return { eos: false }),
+        Just(Op::Release),
+    ]
+}
+
+/// Follows what the ranks would hold and what the node hears.
+#[derive(Default)]
+struct World {
+    in_flight: VecDeque<u64>,
+    cached: BTreeMap<SeqId, u32>,
+    finished: BTreeSet<SeqId>,
+    admitted: u64,
+}
+
+impl World {
+    fn send(&mut self, scheduler: &mut Scheduler, rows: Vec<Row>) {
+        let (number, released) = scheduler.sent(rows.clone());
+        for seq in released {
+            self.cached.remove(&seq).expect("only what was computed is released, once");
+        }
+        for row in rows {
+            let cached = self.cached.entry(row.seq).or_default();
+            assert_eq!(*cached, row.first, "rows of a sequence follow one another");
+            *cached += row.count;
+        }
+        self.in_flight.push_back(number);
+        assert!(self.in_flight.len() <= IN_FLIGHT_MAX);
+    }
+
+    fn hear(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Token { seq, .. } => assert!(!self.finished.contains(&seq)),
+                Output::Finished { seq, .. } => assert!(self.finished.insert(seq), "ends once"),
+            }
+        }
+    }
+
+    fn back(&mut self, scheduler: &mut Scheduler, token: u32) {
+        let Some(number) = self.in_flight.pop_front() else { return };
+        let drawn: Vec<_> = picks(scheduler, number).into_iter().map(|p| (p, token)).collect();
+        let (outputs, rows) = scheduler.drawn(NOW, &drawn);
+        self.hear(outputs);
+        if !rows.is_empty() {
+            self.send(scheduler, rows);
+        }
+    }
+
+    fn apply(&mut self, scheduler: &mut Scheduler, op: &Op) {
+        match *op {
+            Op::Admit { prompt, max_tokens } => {
+                self.admitted += 1;
+                scheduler.admit(NOW, admit(self.admitted, prompt, max_tokens)).expect("new");
+            }
+            Op::Cancel(pick) if self.admitted > 0 => {
+                let seq = SeqId(1 + pick as u64 % self.admitted);
+                let output = scheduler.cancel(NOW, seq);
+                self.hear(output.into_iter().collect());
+            }
+            Op::Cancel(_) => {}
+            Op::Chunk => {
+                if let Some(chunk) = scheduler.next_chunk(NOW) {
+                    self.send(scheduler, chunk.rows);
+                }
+            }
+            Op::Return { eos } => self.back(scheduler, if eos { EOS } else { 7 }),
+            Op::Release => {
+                if scheduler.owes_release() {
+                    self.send(scheduler, Vec::new());
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    /// Whatever happens in whatever order: every sequence ends once, all KV is freed, and the
+    /// frames in flight stay under their bound.
+    #[test]
+    fn no_sequence_is_lost_doubled_or_stuck(
+        world in 1..5u32,
+        chunk in 1..12u32,
+        ops in prop::collection::vec(op(), 0..200),
+    ) {
+        let mut scheduler = Scheduler::new(world, chunk);
+        let mut state = World::default();
+        for op in &ops {
+            state.apply(&mut scheduler, op);
+        }
+        // Then undisturbed work must bring everything to its end.
+        for _ in 0..100_000 {
+            if scheduler.is_idle() && state.in_flight.is_empty() && !scheduler.owes_release() {
+                break;
+            }
+            for op in [Op::Chunk, Op::Return { eos: false }, Op::Release] {
+                state.apply(&mut scheduler, &op);
+            }
+        }
+        prop_assert!(scheduler.is_idle());
+        prop_assert_eq!(state.finished.len() as u64, state.admitted);
+        prop_assert!(state.cached.is_empty(), "KV left: {:?}", state.cached);
+    }
+}

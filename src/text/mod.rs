@@ -1,0 +1,144 @@
+//! Text of a model: its chat template, its tokenizer, and the way back from tokens to text.
+//!
+//! Text exists only in the node; a rank sees token ids. This module knows the files of a checkpoint
+//! directory that concern text, and neither weights nor HTTP. What a conversation means is the
+//! template's business: messages go in as they are, and what the template refuses is an error.
+//!
+//! Start at [`TextModel`]; `template` renders, `detokenizer` turns tokens back into text.
+
+mod clock;
+mod detokenizer;
+mod files;
+mod template;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokenizers::Tokenizer;
+
+pub use detokenizer::Detokenizer;
+use detokenizer::Vocabulary;
+use files::Files;
+use template::ChatTemplate;
+
+/// What a checkpoint says about text. Shared between tasks; nothing in it changes.
+pub struct TextModel {
+    vocabulary: Arc<Vocabulary>,
+    template: Option<ChatTemplate>,
+    eos: Vec<u32>,
+    vocab_size: usize,
+}
+
+/// One message of a conversation, as the template sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub role: &'a str,
+    pub content: &'a str,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    #[error("{} is missing: download or copy the checkpoint again", file.display())]
+    Missing { file: PathBuf },
+    #[error("{} cannot be read: {source}", file.display())]
+    Unreadable { file: PathBuf, source: io::Error },
+    #[error("{} has {bytes} bytes; at most {max} are read", file.display())]
+    TooLarge { file: PathBuf, bytes: u64, max: u64 },
+    #[error("{} is damaged or of an unknown form: {reason}", file.display())]
+    Damaged { file: PathBuf, reason: String },
+    #[error("{}: `{field}` must be {expected}, got {got}", file.display())]
+    Field { file: PathBuf, field: &'static str, expected: &'static str, got: String },
+    #[error("{}: tokens cannot be turned into text piece by piece with {decoder}", file.display())]
+    Decoder { file: PathBuf, decoder: String },
+    #[error("the chat template in {} cannot be read: {reason}", file.display())]
+    Template { file: PathBuf, reason: String },
+    #[error("this model has no chat template: use one that was trained to chat")]
+    NoTemplate,
+    /// The template's own words, by its `raise_exception`.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the chat template failed: {0}")]
+    Render(String),
+    #[error("the text cannot be split into tokens: {0}")]
+    Encode(String),
+}
+
+impl TextModel {
+    /// Reads what the checkpoint in `dir` says about text.
+    pub fn open(dir: &Path) -> Result<Self, TextError> {
+        let files = Files::read(dir)?;
+        let mut tokenizer = Tokenizer::from_bytes(&files.tokenizer).map_err(|error| {
+            TextError::Damaged { file: dir.join(files::TOKENIZER), reason: error.to_string() }
+        })?;
+        // Some checkpoints carry the settings of their training batches.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|error| TextError::Encode(error.to_string()))?;
+
+        let ids = tokenizer.get_vocab(true).into_values();
+        let vocab_size = ids.max().map_or(0, |highest| highest as usize + 1);
+        let mut eos = files.eos.clone();
+        eos.extend(files.special("eos_token").and_then(|token| tokenizer.token_to_id(token)));
+        eos.sort_unstable();
+        eos.dedup();
+        let template = match &files.template {
+            Some((file, source)) => Some(
+                ChatTemplate::parse(source, &files.special)
+                    .map_err(|reason| TextError::Template { file: file.clone(), reason })?,
+            ),
+            None => None,
+        };
+        let vocabulary = Vocabulary::new(tokenizer)
+            .map_err(|decoder| TextError::Decoder { file: dir.join(files::TOKENIZER), decoder })?;
+        Ok(Self { vocabulary: Arc::new(vocabulary), template, eos, vocab_size })
+    }
+
+    /// Ids that end an answer, sorted; empty if no file names one.
+    pub fn eos(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// One above the highest token id. A model's matrices may have more rows.
+    pub const fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The prompt for `messages`, up to where the model's answer begins.
+    pub fn render(&self, messages: &[Message<'_>]) -> Result<String, TextError> {
+        self.render_at(messages, SystemTime::now())
+    }
+
+    /// [`Self::render`] at a given time, which templates may write into the prompt (as UTC).
+    pub fn render_at(
+        &self,
+        messages: &[Message<'_>],
+        now: SystemTime,
+    ) -> Result<String, TextError> {
+        self.template.as_ref().ok_or(TextError::NoTemplate)?.render(messages, now)
+    }
+
+    /// Token ids of a rendered prompt. The template has written every special token already, so
+    /// none is added.
+    pub fn encode(&self, rendered: &str) -> Result<Vec<u32>, TextError> {
+        self.vocabulary.encode(rendered)
+    }
+
+    /// A fresh detokenizer for one answer.
+    pub fn detokenizer(&self) -> Detokenizer {
+        Detokenizer::new(Arc::clone(&self.vocabulary))
+    }
+}
+
+impl fmt::Debug for TextModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextModel")
+            .field("vocab_size", &self.vocab_size)
+            .field("eos", &self.eos)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

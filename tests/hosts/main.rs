@@ -1,0 +1,17 @@
+//! Whole nodes as processes: real QUIC, real ranks, real network namespaces, real kills.
+//!
+//! Every cluster here is made of the binary itself; the library serves no test in this file. The
+//! tests take turns, since two of them at once on two cores would only measure each other.
+
+mod cluster;
+mod faults;
+mod split;
+
+/// Ends the test early, counted as skipped by `scripts/check`.
+macro_rules! skip {
+    ($name:literal, $why:expr) => {{
+        println!("SKIP hosts {}: {}", $name, $why);
+        return;
+    }};
+}
+pub(crate) use skip;

@@ -1,0 +1,4 @@
+//! The house rules and the command line, tested on the sources and on the real binary.
+
+mod command_line;
+mod layering;
