@@ -69,7 +69,7 @@ openblas() {
 # One writer at a time, until the script ends: two clones set up at once would do the same work twice. (macOS lacks
 # flock, and little is made there.)
 lock_cache() {
-  mkdir -p "$DAISY_CACHE"
+  mkdir -p "$DAISY_CACHE" || fail "cannot make the cache directory $DAISY_CACHE" "set DAISY_CACHE to a directory that this user may write"
   command -v flock >/dev/null || return 0
   exec 9>"$DAISY_CACHE/lock"
   flock -n 9 || { say "Waiting for another scripts/setup" && flock 9; }

@@ -40,7 +40,6 @@ struct SequenceCache {
 pub(super) struct LayerCache {
     arrays: Option<[Array; 2]>,
     capacity: i32,
-    held: Option<[Array;2]>,
 }
 
 impl Caches {
@@ -65,7 +64,11 @@ impl Caches {
         sequence.length = row.first + row.count;
     }
 
-    pub(super) fn layer(&mut self, seq: SeqId, layer: usize) -> Result<&mut LayerCache, EngineError> {
+    pub(super) fn layer(
+        &mut self,
+        seq: SeqId,
+        layer: usize,
+    ) -> Result<&mut LayerCache, EngineError> {
         let sequence = self.sequences.get_mut(&seq).and_then(|found| found.layers.get_mut(layer));
         sequence.ok_or(EngineError::Internal("a row's sequence has no cache"))
     }
@@ -118,7 +121,6 @@ impl LayerCache {
         let Some([old_keys, old_values]) = self.arrays.take() else {
             return Err(EngineError::Internal("a reserved cache is empty"));
         };
-        let _held = [old_keys.clone(), old_values.clone()]; self.held = Some(_held);
         let (start, stop) = ([0, 0, first, 0], [1, shape.kv_heads, end, shape.head_dim]);
         let stored = [
             ffi::slice_update(old_keys, keys, &start, &stop)?,

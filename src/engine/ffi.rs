@@ -86,8 +86,7 @@ pub(super) fn array_from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Res
         Dtype::Float16 | Dtype::Bfloat16 => size_of::<u16>(),
         _ => return Err(failed),
     };
-    let elements =
-        shape.iter().try_fold(size, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
+    let elements = shape.iter().try_fold(size, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
     if elements != Some(bytes.len()) {
         return Err(failed);
     }
@@ -128,6 +127,15 @@ pub(super) fn array_bytes(array: &Array) -> Result<&[u8], Failed> {
         }
         Ok(std::slice::from_raw_parts(data, array.nbytes()))
     }
+}
+
+/// Whether an array's values are there, without waiting for them.
+#[cfg(test)]
+pub(super) fn is_available(array: &Array) -> bool {
+    let mut available = false;
+    // SAFETY: the handle is valid; MLX only reads its state.
+    let status = unsafe { mlx_sys::_mlx_array_is_available(&raw mut available, array.as_ptr()) };
+    status == SUCCESS && available
 }
 
 /// What the GPU calls itself; none where MLX does not say.

@@ -2,7 +2,7 @@
 //!
 //! The engine takes host bytes and gives host bytes; it knows neither peers nor text, and an array
 //! never leaves the thread that made the engine. Each call is a step and one submission to the
-//! device. A split changes nothing of the arithmetic: every rank computes all positions of a step,
+//! device, in which nothing waits for the host. A split changes nothing of the arithmetic: every rank computes all positions of a step,
 //! and only the bytes that leave the last one are cut down to the positions that were asked for.
 //!
 //! Start at [`Engine`]; then `families` (what a layer is), `layers` (its parts), `cache`, `weights`
@@ -108,9 +108,10 @@ impl Engine {
         };
         report(0)?;
         let tied_head = shard.has_head && config.tied;
-        let embedding = match shard.has_embedding || tied_head {
-            true => Some(weights.embedding(EMBEDDING)?),
-            false => None,
+        let embedding = if shard.has_embedding || tied_head {
+            Some(weights.embedding(EMBEDDING)?)
+        } else {
+            None
         };
         weights.finish_part()?;
         let mut blocks = Vec::new();
@@ -119,10 +120,7 @@ impl Engine {
             weights.finish_part()?;
             report(done)?;
         }
-        let head = match shard.has_head {
-            true => Some(Head::load(&mut weights, tied_head)?),
-            false => None,
-        };
+        let head = if shard.has_head { Some(Head::load(&mut weights, tied_head)?) } else { None };
         weights.finish_part()?;
         weights.finish()?;
         let resident_bytes = report(shard.layers.len())?;
@@ -203,7 +201,7 @@ impl Engine {
     }
 
     /// Rank 0: draws a token from each row of `hidden` and runs those with `advance` through the
-    /// embedding and the layers. One submission, for which this does not wait.
+    /// embedding and the layers. All of it is handed to the device at once; nothing is waited for.
     pub fn sample(&mut self, hidden: Hidden, draws: &[Draw]) -> Result<Sampled, EngineError> {
         same_count("draws of a hidden state", u64::from(hidden.tokens), draws.len() as u64)?;
         self.check_hidden(&hidden)?;
@@ -214,21 +212,23 @@ impl Engine {
             return Ok(sampled);
         }
         let rows: Vec<Row> = draws.iter().filter(|draw| draw.advance).map(row_of).collect();
-        let head = self.head.as_ref().ok_or(EngineError::NotThisShard("no head"))?;
-        let logits = head.forward(&array_of(&hidden, self.dtype)?, self.embedding.as_ref())?;
-        drop(hidden);
+        if self.head.is_none() || (self.embedding.is_none() && !rows.is_empty()) {
+            return Err(EngineError::NotThisShard("no embedding and head"));
+        }
+        let spans = self.admit(&rows)?;
+        let logits = self.head_logits(hidden)?;
         let parameters: Vec<_> = draws.iter().map(|draw| (draw.sampling, draw.position)).collect();
         let tokens = sample::sample(&logits, &parameters)?;
 
-        let mut outputs = vec![tokens.clone()];
+        // MLX marks an evaluation's arrays as done all at once, so the tokens go first on their
+        // own; the rest follows while they are computed, with no wait between.
+        transforms::async_eval([&tokens])?;
+        self.submissions += 1;
         if !rows.is_empty() {
-            let spans = self.admit(&rows)?;
             let advanced = self.run(self.embed(&going_on(&tokens, draws)?)?, &spans)?;
-            outputs.push(advanced.clone());
+            transforms::async_eval([&advanced].into_iter().chain(self.caches.updated(&rows)))?;
             sampled.advanced = Some(advanced);
         }
-        transforms::async_eval(outputs.iter().chain(self.caches.updated(&rows)))?;
-        self.submissions += 1;
         sampled.tokens = Some(tokens);
         Ok(sampled)
     }
@@ -239,9 +239,7 @@ impl Engine {
         if hidden.tokens == 0 {
             return Ok(Vec::new());
         }
-        let head = self.head.as_ref().ok_or(EngineError::NotThisShard("no head"))?;
-        let logits = head.forward(&array_of(&hidden, self.dtype)?, self.embedding.as_ref())?;
-        let logits = logits.as_dtype(mlx_rs::Dtype::Float32)?;
+        let logits = self.head_logits(hidden)?.as_dtype(mlx_rs::Dtype::Float32)?;
         self.submissions += 1;
         let values = logits.try_as_slice::<f32>().map_err(|e| EngineError::Mlx(e.to_string()))?;
         Ok(values.to_vec())
@@ -259,7 +257,7 @@ impl Engine {
         self.caches.length(seq)
     }
 
-    /// Evaluations handed to the device so far: one per step.
+    /// Steps handed to the device so far. Within one, the host waits for nothing.
     pub const fn submissions(&self) -> u64 {
         self.submissions
     }
@@ -286,7 +284,11 @@ impl Engine {
                 return Err(EngineError::EmptyRow { seq });
             }
             if end > u64::from(self.config.max_positions) {
-                return Err(EngineError::BeyondContext { seq, end, max: self.config.max_positions });
+                return Err(EngineError::BeyondContext {
+                    seq,
+                    end,
+                    max: self.config.max_positions,
+                });
             }
             if !seen.insert(seq) {
                 return Err(EngineError::Twice { seq });
@@ -298,6 +300,14 @@ impl Engine {
             self.caches.begin(row);
         }
         Ok(spans)
+    }
+
+    /// The logits of each row, lazily, in the compute type.
+    fn head_logits(&self, hidden: Hidden) -> Result<Array, EngineError> {
+        let head = self.head.as_ref().ok_or(EngineError::NotThisShard("no head"))?;
+        let rows = array_of(&hidden, self.dtype)?;
+        drop(hidden);
+        head.forward(&rows, self.embedding.as_ref())
     }
 
     fn embed(&self, tokens: &Array) -> Result<Array, EngineError> {
@@ -401,7 +411,8 @@ fn row_of(draw: &Draw) -> Row {
 
 fn check_sampling(draw: &Draw) -> Result<(), EngineError> {
     let Sampling { temperature, top_p, .. } = draw.sampling;
-    let wrong = |field, expected, got| Err(EngineError::Sampling { seq: draw.seq, field, expected, got });
+    let wrong =
+        |field, expected, got| Err(EngineError::Sampling { seq: draw.seq, field, expected, got });
     if !temperature.is_finite() || temperature < 0.0 {
         return wrong("temperature", "0 or more", temperature);
     }

@@ -66,8 +66,15 @@ impl<'a> Weights<'a> {
                 lazy.extend(arrays.into_iter().filter(|(name, _)| stored.contains_key(name)));
             }
         }
-        let weights =
-            Self { spec, config, dtype: Dtype::Float32, lazy, stored, taken: Vec::new(), files: open };
+        let weights = Self {
+            spec,
+            config,
+            dtype: Dtype::Float32,
+            lazy,
+            stored,
+            taken: Vec::new(),
+            files: open,
+        };
         Ok((weights, expected))
     }
 

@@ -61,10 +61,9 @@ pub enum ConfigError {
 impl ModelConfig {
     /// Reads the text of a `config.json`.
     pub fn parse(json: &str) -> Result<Self, ConfigError> {
-        let value: Value =
-            serde_json::from_str(json).map_err(|error| ConfigError::NotAnObject(error.to_string()))?;
-        let object =
-            value.as_object().ok_or_else(|| ConfigError::NotAnObject(shown(&value)))?;
+        let value: Value = serde_json::from_str(json)
+            .map_err(|error| ConfigError::NotAnObject(error.to_string()))?;
+        let object = value.as_object().ok_or_else(|| ConfigError::NotAnObject(shown(&value)))?;
         let fields = Fields::new(object, "");
 
         // The architecture goes first: of an unknown one no other field means anything.
@@ -176,7 +175,9 @@ fn rope_theta(fields: &Fields<'_>) -> Result<f32, ConfigError> {
         let Some(object) = fields.object(key)? else { continue };
         let nested = Fields::new(object, key);
         for field in ["rope_type", "type"] {
-            if let Some(kind) = nested.text(field)?.filter(|kind| !["default", "none"].contains(kind)) {
+            if let Some(kind) =
+                nested.text(field)?.filter(|kind| !["default", "none"].contains(kind))
+            {
                 return Err(unsupported(nested.named(field), kind, "default"));
             }
         }
@@ -233,10 +234,11 @@ fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>, ConfigError> {
 
 fn eos(fields: &Fields<'_>) -> Result<Vec<u32>, ConfigError> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let ids = fields.optional("eos_token_id", "a token id or a list of them", |value| match value {
-        Value::Array(ids) => ids.iter().map(id).collect(),
-        one => id(one).map(|id| vec![id]),
-    })?;
+    let ids =
+        fields.optional("eos_token_id", "a token id or a list of them", |value| match value {
+            Value::Array(ids) => ids.iter().map(id).collect(),
+            one => id(one).map(|id| vec![id]),
+        })?;
     Ok(ids.unwrap_or_default())
 }
 

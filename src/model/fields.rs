@@ -23,7 +23,10 @@ impl<'a> Fields<'a> {
         self.object.get(field).filter(|value| !value.is_null())
     }
 
-    pub(super) fn object(&self, field: &'static str) -> Result<Option<&'a Map<String, Value>>, ConfigError> {
+    pub(super) fn object(
+        &self,
+        field: &'static str,
+    ) -> Result<Option<&'a Map<String, Value>>, ConfigError> {
         self.optional(field, "an object", Value::as_object)
     }
 
@@ -65,7 +68,9 @@ impl<'a> Fields<'a> {
         let Some(value) = self.value(field) else { return Ok(None) };
         match read(value) {
             Some(read) => Ok(Some(read)),
-            None => Err(ConfigError::Wrong { field: self.named(field), expected, got: shown(value) }),
+            None => {
+                Err(ConfigError::Wrong { field: self.named(field), expected, got: shown(value) })
+            }
         }
     }
 

@@ -59,7 +59,9 @@ pub enum HeaderError {
     Entry { tensor: String, reason: String },
     #[error("tensor `{tensor}` has {got} bytes, but {expected} by its shape and type")]
     Size { tensor: String, expected: u64, got: u64 },
-    #[error("tensor `{tensor}` ends at byte {end} of a file of {file_bytes}: the file is cut short")]
+    #[error(
+        "tensor `{tensor}` ends at byte {end} of a file of {file_bytes}: the file is cut short"
+    )]
     OutOfFile { tensor: String, end: u64, file_bytes: u64 },
     #[error("tensors `{first}` and `{second}` overlap")]
     Overlap { first: String, second: String },
@@ -154,7 +156,13 @@ fn entry(
     if file_end > file_bytes {
         return Err(HeaderError::OutOfFile { tensor, end: file_end, file_bytes });
     }
-    Ok(TensorEntry { name: tensor, dtype, shape: raw.shape, offset: data_start + start, bytes: got })
+    Ok(TensorEntry {
+        name: tensor,
+        dtype,
+        shape: raw.shape,
+        offset: data_start + start,
+        bytes: got,
+    })
 }
 
 fn distinct(tensors: &[TensorEntry]) -> Result<(), HeaderError> {
@@ -168,10 +176,9 @@ fn distinct(tensors: &[TensorEntry]) -> Result<(), HeaderError> {
 
 fn apart(sorted: &[TensorEntry]) -> Result<(), HeaderError> {
     match sorted.windows(2).find(|pair| pair[0].offset + pair[0].bytes > pair[1].offset) {
-        Some([first, second]) => Err(HeaderError::Overlap {
-            first: first.name.clone(),
-            second: second.name.clone(),
-        }),
+        Some([first, second]) => {
+            Err(HeaderError::Overlap { first: first.name.clone(), second: second.name.clone() })
+        }
         _ => Ok(()),
     }
 }
@@ -249,20 +256,41 @@ mod tests {
         for (json, said) in [
             (format!("{{{one}, {one}}}"), "`a` is listed twice"),
             (
-                format!(r#"{{{one}, "b": {{"dtype": "F32", "shape": [1], "data_offsets": [12, 16]}}}}"#),
+                format!(
+                    r#"{{{one}, "b": {{"dtype": "F32", "shape": [1], "data_offsets": [12, 16]}}}}"#
+                ),
                 "`a` and `b` overlap",
             ),
-            (r#"{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 12]}}"#.into(), "has 12 bytes, but 16"),
-            (r#"{"a": {"dtype": "F32", "shape": [20], "data_offsets": [0, 80]}}"#.into(), "`a` ends at byte"),
-            (r#"{"a": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}"#.into(), "unknown type `F4`"),
-            (r#"{"a": {"dtype": "F32", "shape": [4], "data_offsets": [16, 0]}}"#.into(), "`a`: data_offsets"),
+            (
+                r#"{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 12]}}"#.into(),
+                "has 12 bytes, but 16",
+            ),
+            (
+                r#"{"a": {"dtype": "F32", "shape": [20], "data_offsets": [0, 80]}}"#.into(),
+                "`a` ends at byte",
+            ),
+            (
+                r#"{"a": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}"#.into(),
+                "unknown type `F4`",
+            ),
+            (
+                r#"{"a": {"dtype": "F32", "shape": [4], "data_offsets": [16, 0]}}"#.into(),
+                "`a`: data_offsets",
+            ),
             (r#"{"a": {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]}}"#.into(), "`a`:"),
             (
-                format!(r#"{{"a": {{"dtype": "F32", "shape": [{0}, {0}], "data_offsets": [0, 16]}}}}"#, u64::MAX),
+                format!(
+                    r#"{{"a": {{"dtype": "F32", "shape": [{0}, {0}], "data_offsets": [0, 16]}}}}"#,
+                    u64::MAX
+                ),
                 "`a`: its shape",
             ),
             (
-                format!(r#"{{"a": {{"dtype": "U8", "shape": [1], "data_offsets": [{}, {}]}}}}"#, u64::MAX - 1, u64::MAX),
+                format!(
+                    r#"{{"a": {{"dtype": "U8", "shape": [1], "data_offsets": [{}, {}]}}}}"#,
+                    u64::MAX - 1,
+                    u64::MAX
+                ),
                 "`a`: data_offsets",
             ),
             (r#"{"a": 3}"#.into(), "`a`:"),

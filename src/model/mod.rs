@@ -15,4 +15,4 @@ pub mod spec;
 pub use config::{ConfigError, Family, ModelConfig};
 pub use headers::{Header, HeaderError, StoredDtype, TensorEntry};
 pub use quantisation::{ModuleQuantisation, Quantisation};
-pub use spec::{Expected, Module, ModuleKind, ModelSpec, Part, PartBytes, SpecError};
+pub use spec::{Expected, ModelSpec, Module, ModuleKind, Part, PartBytes, SpecError};

@@ -132,7 +132,10 @@ mod tests {
             (r#"{"quant_method": "gptq", "bits": 4}"#, "gptq"),
             (r#"{"bits": 4}"#, "quantization.group_size"),
             (r#"{"group_size": 64, "bits": 4, "lm_head": 3}"#, "quantization.lm_head"),
-            (r#"{"group_size": 64, "bits": 4, "a.b": {"bits": 1, "group_size": 64}}"#, "quantization.a.b.bits"),
+            (
+                r#"{"group_size": 64, "bits": 4, "a.b": {"bits": 1, "group_size": 64}}"#,
+                "quantization.a.b.bits",
+            ),
         ] {
             let error = parse(json).expect_err(json);
             assert!(error.contains(said), "{json}: {error}");

@@ -90,10 +90,11 @@ impl<'a> ModelSpec<'a> {
     }
 
     /// The modules of one part.
-    pub fn modules(&self, part: Part) -> Vec<Module> {
+    pub fn modules(self, part: Part) -> Vec<Module> {
         let config = self.config;
         let module = |path: &str, kind| Module { path: path.to_owned(), part, kind };
-        let vocabulary = ModuleKind::Matrix { rows: config.vocab, columns: config.hidden, bias: false };
+        let vocabulary =
+            ModuleKind::Matrix { rows: config.vocab, columns: config.hidden, bias: false };
         match part {
             Part::Embedding => vec![module(EMBEDDING, vocabulary)],
             Part::Norm => vec![module(NORM, ModuleKind::Vector { size: config.hidden })],
@@ -107,7 +108,7 @@ impl<'a> ModelSpec<'a> {
     }
 
     /// The parts of a shard. The head of a tied model is its embedding.
-    pub fn parts(&self, shard: &Shard) -> Vec<Part> {
+    pub fn parts(self, shard: &Shard) -> Vec<Part> {
         let mut parts = Vec::new();
         if shard.has_embedding || (shard.has_head && self.config.tied) {
             parts.push(Part::Embedding);
@@ -120,7 +121,7 @@ impl<'a> ModelSpec<'a> {
     }
 
     /// The part that a tensor belongs to; none if the model has no place for such a name.
-    pub fn part_of(&self, tensor: &str) -> Option<Part> {
+    pub fn part_of(self, tensor: &str) -> Option<Part> {
         if let Some(rest) = tensor.strip_prefix(LAYERS) {
             let (layer, _) = rest.split_once('.')?;
             let number: u32 = layer.parse().ok().filter(|number| *number < self.config.layers)?;
@@ -135,7 +136,7 @@ impl<'a> ModelSpec<'a> {
     /// The tensors that `shard` reads, checked against what the files hold. Tensors of other
     /// shards are not looked at, beyond that their names must belong to the model.
     pub fn shard_tensors<'t>(
-        &self,
+        self,
         shard: &Shard,
         stored: impl IntoIterator<Item = &'t TensorEntry>,
     ) -> Result<Vec<Expected>, SpecError> {
@@ -155,8 +156,9 @@ impl<'a> ModelSpec<'a> {
         let mut expected = Vec::new();
         for module in parts.iter().flat_map(|part| self.modules(*part)) {
             for (name, shape, kind) in self.module_tensors(&module, &mine)? {
-                let entry =
-                    mine.remove(name.as_str()).ok_or(SpecError::Missing { tensor: name.clone() })?;
+                let entry = mine
+                    .remove(name.as_str())
+                    .ok_or(SpecError::Missing { tensor: name.clone() })?;
                 check(entry, &shape, kind)?;
                 expected.push(Expected { name, part: module.part, shape, dtype: entry.dtype });
             }
@@ -169,10 +171,11 @@ impl<'a> ModelSpec<'a> {
 
     /// What each part weighs, from the names and bytes of all files.
     pub fn bytes_by_part<'t>(
-        &self,
+        self,
         stored: impl IntoIterator<Item = (&'t str, u64)>,
     ) -> Result<PartBytes, SpecError> {
-        let mut sums = PartBytes { layers: vec![0; self.config.layers as usize], ..PartBytes::default() };
+        let mut sums =
+            PartBytes { layers: vec![0; self.config.layers as usize], ..PartBytes::default() };
         for (name, bytes) in stored.into_iter().filter(|(name, _)| !self.is_ignored(name)) {
             let sum = match self.part_of(name).ok_or_else(|| self.unknown(name))? {
                 Part::Embedding => &mut sums.embedding,
@@ -186,13 +189,17 @@ impl<'a> ModelSpec<'a> {
     }
 
     /// Bytes of keys and values that one position takes in one layer.
-    pub const fn kv_bytes_per_token_and_layer(&self, dtype: Dtype) -> u64 {
+    pub const fn kv_bytes_per_token_and_layer(self, dtype: Dtype) -> u64 {
         2 * self.config.kv_width() as u64 * dtype.size_bytes() as u64
     }
 
     /// How the module at `path` is stored: the config's word, except that a module which the config
     /// leaves to the default may also be there unquantised.
-    pub fn quantisation(&self, path: &str, weight: Option<StoredDtype>) -> Option<ModuleQuantisation> {
+    pub fn quantisation(
+        self,
+        path: &str,
+        weight: Option<StoredDtype>,
+    ) -> Option<ModuleQuantisation> {
         let quantisation = self.config.quantisation.as_ref()?;
         let named = quantisation.overrides.contains_key(path);
         let plain = weight.is_some_and(StoredDtype::is_float);
@@ -201,14 +208,16 @@ impl<'a> ModelSpec<'a> {
 
     /// Names, shapes and types of a module's tensors.
     fn module_tensors(
-        &self,
+        self,
         module: &Module,
         stored: &BTreeMap<&str, &TensorEntry>,
     ) -> Result<Vec<(String, Vec<u64>, Kind)>, SpecError> {
         let name = |suffix: &str| format!("{}.{suffix}", module.path);
         let weight = name("weight");
         let (rows, columns, bias) = match module.kind {
-            ModuleKind::Vector { size } => return Ok(vec![(weight, vec![u64::from(size)], Kind::Float)]),
+            ModuleKind::Vector { size } => {
+                return Ok(vec![(weight, vec![u64::from(size)], Kind::Float)]);
+            }
             ModuleKind::Matrix { rows, columns, bias } => (rows, columns, bias),
         };
         let wide = u64::from(rows);
@@ -217,7 +226,11 @@ impl<'a> ModelSpec<'a> {
             None => vec![(weight, vec![wide, u64::from(columns)], Kind::Float)],
             Some(ModuleQuantisation { group_size, bits }) => {
                 if !columns.is_multiple_of(group_size) {
-                    return Err(SpecError::Group { module: module.path.clone(), columns, group_size });
+                    return Err(SpecError::Group {
+                        module: module.path.clone(),
+                        columns,
+                        group_size,
+                    });
                 }
                 let packed = u64::from(columns) * u64::from(bits) / u64::from(u32::BITS);
                 let groups = u64::from(columns / group_size);
@@ -236,13 +249,13 @@ impl<'a> ModelSpec<'a> {
 
     /// Tensors that some checkpoints carry although the model has no use for them: the rotary
     /// frequencies, which follow from the config, and a tied model's copy of its embedding.
-    fn is_ignored(&self, tensor: &str) -> bool {
-        let tied_head = self.config.tied
-            && tensor.rsplit_once('.').is_some_and(|(path, _)| path == HEAD);
+    fn is_ignored(self, tensor: &str) -> bool {
+        let tied_head =
+            self.config.tied && tensor.rsplit_once('.').is_some_and(|(path, _)| path == HEAD);
         tied_head || (tensor.starts_with(LAYERS) && tensor.ends_with(ROTARY))
     }
 
-    fn unknown(&self, tensor: &str) -> SpecError {
+    fn unknown(self, tensor: &str) -> SpecError {
         SpecError::Unknown {
             tensor: tensor.to_owned(),
             model_type: self.config.model_type.clone(),
@@ -340,7 +353,8 @@ mod tests {
         parts.extend((0..config.layers).map(Part::Layer));
         let mut entries = Vec::new();
         for module in parts.into_iter().flat_map(|part| spec.modules(part)) {
-            for (name, shape, kind) in spec.module_tensors(&module, &BTreeMap::new()).expect("fits") {
+            for (name, shape, kind) in spec.module_tensors(&module, &BTreeMap::new()).expect("fits")
+            {
                 let dtype = if kind == Kind::Packed { StoredDtype::U32 } else { StoredDtype::Bf16 };
                 let bytes = shape.iter().product::<u64>() * dtype.size_bytes();
                 entries.push(TensorEntry { name, dtype, shape, offset: 0, bytes });
@@ -380,19 +394,34 @@ mod tests {
         };
         let scales = "model.layers.1.mlp.up_proj.scales";
         let cases = [
-            (changed(scales, |entry| entry.name = "model.layers.0.x".into()), "`model.layers.1.mlp.up_proj.scales` is missing"),
+            (
+                changed(scales, |entry| entry.name = "model.layers.0.x".into()),
+                "`model.layers.1.mlp.up_proj.scales` is missing",
+            ),
             (changed(scales, |entry| entry.name.push('x')), "is missing"),
-            (changed(scales, |entry| entry.shape = vec![96, 3]), "has shape [96, 3], expected [96, 2]"),
+            (
+                changed(scales, |entry| entry.shape = vec![96, 3]),
+                "has shape [96, 3], expected [96, 2]",
+            ),
             (changed(scales, |entry| entry.dtype = StoredDtype::I8), "has type I8"),
-            (changed("model.norm.weight", |entry| entry.name = "visual.weight".into()), "`visual.weight` belongs to no module"),
+            (
+                changed("model.norm.weight", |entry| entry.name = "visual.weight".into()),
+                "`visual.weight` belongs to no module",
+            ),
         ];
         for (error, said) in cases {
             assert!(error.contains(said), "{error}");
         }
         for (extra, said) in [
             ("model.layers.1.mlp.up_proj.bias", "`model.layers.1.mlp.up_proj.bias` belongs to no"),
-            ("model.layers.3.mlp.up_proj.weight", "`model.layers.3.mlp.up_proj.weight` belongs to no"),
-            ("model.layers.1.mlp.up_proj.weight", "`model.layers.1.mlp.up_proj.weight` is in two files"),
+            (
+                "model.layers.3.mlp.up_proj.weight",
+                "`model.layers.3.mlp.up_proj.weight` belongs to no",
+            ),
+            (
+                "model.layers.1.mlp.up_proj.weight",
+                "`model.layers.1.mlp.up_proj.weight` is in two files",
+            ),
         ] {
             let mut entries = complete.clone();
             entries.push(TensorEntry { name: extra.into(), ..complete[0].clone() });
@@ -406,7 +435,9 @@ mod tests {
         let config = config(&[("quantization", json!({"group_size": 32, "bits": 4}))]);
         let mut entries = stored(&config);
         let path = "model.layers.1.mlp.up_proj";
-        entries.retain(|entry| !["scales", "biases"].map(|s| format!("{path}.{s}")).contains(&entry.name));
+        entries.retain(|entry| {
+            !["scales", "biases"].map(|s| format!("{path}.{s}")).contains(&entry.name)
+        });
         let weight = entries.iter_mut().find(|entry| entry.name == format!("{path}.weight"));
         let weight = weight.expect("exists");
         (weight.dtype, weight.shape) = (StoredDtype::F32, vec![96, 64]);
@@ -416,7 +447,8 @@ mod tests {
 
     #[test]
     fn groups_must_divide_the_columns() {
-        let groups = |size: u32| config(&[("quantization", json!({"group_size": size, "bits": 4}))]);
+        let groups =
+            |size: u32| config(&[("quantization", json!({"group_size": size, "bits": 4}))]);
         let error = refusal(&groups(128), &stored(&groups(32)), 1);
         assert!(error.contains("`model.layers.1.self_attn.q_proj` has 64 columns"), "{error}");
     }

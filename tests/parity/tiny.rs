@@ -132,11 +132,33 @@ fn against_reference(tiny: &Tiny, computed: &Computed) {
     assert_ne!(computed.seeded, tiny.greedy, "{}", label("seeded ids are greedy ones"));
 }
 
+/// How alike two results of steps of other shapes must be.
+struct Judge<'a> {
+    name: &'a str,
+    exact: bool,
+    tolerance: Tolerance,
+}
+
+impl Judge<'_> {
+    fn same(&self, what: &str, got: &[f32], want: &[f32]) {
+        let what = format!("{}, {what}", self.name);
+        if self.exact {
+            assert_same_bits(&what, got, want);
+        } else {
+            assert_close(&what, got, want, self.tolerance);
+        }
+    }
+}
+
 /// Chunks, single positions and batches: the same bits where the BLAS allows it and in f32, else
 /// within the tolerance.
 fn other_shapes(tiny: &Tiny) {
-    let exact = rows_are_independent() && tiny.dtype == Dtype::F32;
-    let Tiny { checkpoint, config, prompt, long_prompt, tolerance, .. } = tiny;
+    let Tiny { checkpoint, config, prompt, long_prompt, .. } = tiny;
+    let judge = Judge {
+        name: &checkpoint.name,
+        exact: rows_are_independent() && tiny.dtype == Dtype::F32,
+        tolerance: tiny.tolerance,
+    };
     let cut = [1, config.layers - 1];
     let mut chain = Chain::load(checkpoint, config, &cut, tiny.dtype);
     let mut once = |tokens: &[u32]| {
@@ -144,31 +166,22 @@ fn other_shapes(tiny: &Tiny) {
         chain.logits(&hidden)
     };
     let (short_once, long_once) = (once(prompt), once(long_prompt));
-    let check = |what: String, got: &[f32], want: &[f32]| {
-        let label = format!("{}, {what}", checkpoint.name);
-        if exact {
-            assert_same_bits(&label, got, want)
-        } else {
-            assert_close(&label, got, want, *tolerance)
-        }
-    };
-
     for (tokens, want, chunks) in
         [(prompt, &short_once, [1, 5, 23].as_slice()), (long_prompt, &long_once, &[64, 255, 256])]
     {
         for chunk in chunks {
             let hidden = chain.prefill(SECOND, 0, tokens, *chunk);
             let got = chain.logits(&hidden);
-            check(format!("{} positions in chunks of {chunk}", tokens.len()), &got, want);
+            judge.same(&format!("{} positions in chunks of {chunk}", tokens.len()), &got, want);
             chain.release(SECOND);
         }
     }
-    batch(tiny, &mut chain, &check);
+    batch(tiny, &mut chain, &judge);
 }
 
 /// A step of four rows: one position of three sequences at different places and the prompt of a
 /// fourth. Each row gives what it gives alone.
-fn batch(tiny: &Tiny, chain: &mut Chain, check: &dyn Fn(String, &[f32], &[f32])) {
+fn batch(tiny: &Tiny, chain: &mut Chain, judge: &Judge<'_>) {
     let prompt = &tiny.prompt;
     let rows: Vec<Row> = (10..)
         .zip([7, 12, 20])
@@ -188,11 +201,11 @@ fn batch(tiny: &Tiny, chain: &mut Chain, check: &dyn Fn(String, &[f32], &[f32]))
         }
     }
     let hidden = chain.step(&rows, &tokens);
-    assert_eq!(hidden.tokens, length(&[0; 4]), "rows that come back");
+    assert_eq!(hidden.tokens, 4, "rows that come back");
     let together = chain.logits(&hidden);
     for (place, (got, want)) in together.chunks(tiny.config.vocab as usize).zip(&alone).enumerate()
     {
-        check(format!("row {place} of a batch"), got, want);
+        judge.same(&format!("row {place} of a batch"), got, want);
         if tiny.tolerance.same_best {
             assert_eq!(best(got), best(want), "row {place} of a batch");
         }

@@ -34,12 +34,17 @@ impl Block {
         Ok(Self {
             input_layernorm: weights.rms_norm(&format!("{path}input_layernorm"))?,
             self_attn: Attention::load(weights, &format!("{path}self_attn"))?,
-            post_attention_layernorm: weights.rms_norm(&format!("{path}post_attention_layernorm"))?,
+            post_attention_layernorm: weights
+                .rms_norm(&format!("{path}post_attention_layernorm"))?,
             mlp: Mlp::load(weights, &format!("{path}mlp"))?,
         })
     }
 
-    pub(super) fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError> {
+    pub(super) fn forward(
+        &self,
+        x: &Array,
+        step: &mut StepContext<'_>,
+    ) -> Result<Array, EngineError> {
         let attended = self.self_attn.forward(&self.input_layernorm.forward(x)?, step)?;
         let h = x.add(attended)?;
         let out = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;

@@ -34,7 +34,11 @@ impl Block {
     }
 
     /// `[tokens, hidden]` to the same.
-    pub(super) fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError> {
+    pub(super) fn forward(
+        &self,
+        x: &Array,
+        step: &mut StepContext<'_>,
+    ) -> Result<Array, EngineError> {
         match self {
             Self::Llama(block) => block.forward(x, step),
             Self::Qwen3(block) => block.forward(x, step),

@@ -73,7 +73,8 @@ fn attend_row(
     let values = by_head(values, heads.kv)?;
 
     let shape = caches.shape();
-    let [keys, values] = caches.layer(span.seq, layer)?.update(shape, span.first, &keys, &values)?;
+    let [keys, values] =
+        caches.layer(span.seq, layer)?.update(shape, span.first, &keys, &values)?;
     // The causal mask is aligned to the end, so that earlier positions are seen by all.
     let mask = (span.count > 1).then_some(ScaledDotProductAttentionMask::Causal);
     #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]

@@ -8,7 +8,10 @@ use crate::engine::weights::Matrix;
 
 /// The matrix `[vocab, hidden]`.
 pub(in crate::engine) enum Embedding {
-    Plain { weight: Array, transposed: Array },
+    Plain {
+        weight: Array,
+        transposed: Array,
+    },
     #[expect(private_interfaces, reason = "built and used in this module alone")]
     Quantised(Quantised),
 }

@@ -6,6 +6,7 @@ use super::Linear;
 use crate::engine::error::EngineError;
 use crate::engine::weights::Weights;
 
+#[expect(clippy::struct_field_names, reason = "fields are named as the checkpoint's modules")]
 pub(in crate::engine) struct Mlp {
     gate_proj: Linear,
     up_proj: Linear,
@@ -13,7 +14,10 @@ pub(in crate::engine) struct Mlp {
 }
 
 impl Mlp {
-    pub(in crate::engine) fn load(weights: &mut Weights<'_>, path: &str) -> Result<Self, EngineError> {
+    pub(in crate::engine) fn load(
+        weights: &mut Weights<'_>,
+        path: &str,
+    ) -> Result<Self, EngineError> {
         let bias = weights.config().mlp_bias;
         Ok(Self {
             gate_proj: weights.linear(&format!("{path}.gate_proj"), bias)?,

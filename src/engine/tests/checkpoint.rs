@@ -37,9 +37,15 @@ pub(super) fn styles() -> Vec<(&'static str, Value)> {
     });
     vec![
         ("llama", json!({"model_type": "llama"})),
-        ("llama with biases", json!({"model_type": "llama", "attention_bias": true, "mlp_bias": true})),
-        ("llama tied 4-bit", json!({
-            "model_type": "llama", "tie_word_embeddings": true, "quantization": quantised})),
+        (
+            "llama with biases",
+            json!({"model_type": "llama", "attention_bias": true, "mlp_bias": true}),
+        ),
+        (
+            "llama tied 4-bit",
+            json!({
+            "model_type": "llama", "tie_word_embeddings": true, "quantization": quantised}),
+        ),
         ("qwen3 tied", json!({"model_type": "qwen3", "tie_word_embeddings": true})),
         ("qwen3 4-bit", json!({"model_type": "qwen3", "quantization": quantised})),
     ]
@@ -90,10 +96,10 @@ fn tensors(config: &ModelConfig) -> Vec<RawTensor> {
     parts.extend((0..config.layers).map(Part::Layer));
     let mut random = Random(42);
     let modules = parts.into_iter().flat_map(|part| spec.modules(part));
-    modules.flat_map(|module| module_tensors(&spec, &module, &mut random)).collect()
+    modules.flat_map(|module| module_tensors(spec, &module, &mut random)).collect()
 }
 
-fn module_tensors(spec: &ModelSpec<'_>, module: &Module, random: &mut Random) -> Vec<RawTensor> {
+fn module_tensors(spec: ModelSpec<'_>, module: &Module, random: &mut Random) -> Vec<RawTensor> {
     let float = |suffix: &str, shape: &[u32], random: &mut Random, middle: f32, spread: f32| {
         let count = shape.iter().product::<u32>();
         RawTensor {
@@ -139,7 +145,8 @@ fn file(tensors: &[RawTensor]) -> Vec<u8> {
     let mut data = Vec::new();
     for RawTensor { name, dtype, shape, bytes } in tensors {
         let offsets = [data.len(), data.len() + bytes.len()];
-        header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
+        header
+            .insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
         data.extend_from_slice(bytes);
     }
     let header = Value::Object(header).to_string();

@@ -81,7 +81,10 @@ fn a_shard_does_only_what_it_holds() {
     let shard = Shard::of(Rank(1), LayerRange::new(1, 3));
     let mut engine = load_shard(&checkpoint, shard, false, None).expect("loads");
     let hidden = Hidden::new(Dtype::F32, 1, 64, vec![0; 256].into()).expect("fits");
-    assert!(matches!(engine.embed_forward(&[row(1, 0, 1)], &[1]), Err(EngineError::NotThisShard(_))));
+    assert!(matches!(
+        engine.embed_forward(&[row(1, 0, 1)], &[1]),
+        Err(EngineError::NotThisShard(_))
+    ));
     assert!(matches!(engine.logits(hidden.clone()), Err(EngineError::NotThisShard(_))));
     assert!(matches!(engine.sample(hidden, &[draw(1, 1)]), Err(EngineError::NotThisShard(_))));
 }
@@ -94,7 +97,8 @@ fn hidden_states_come_in_any_type_and_at_any_address() {
     let rows = [row(1, 0, 1)];
     // 1.0 in bfloat16 and in f32, the latter one byte off.
     let half: Vec<u8> = [0x80, 0x3f].repeat(64);
-    let full = bytes::Bytes::from([&[0], [0, 0, 0x80, 0x3f].repeat(64).as_slice()].concat()).slice(1..);
+    let full =
+        bytes::Bytes::from([&[0], [0, 0, 0x80, 0x3f].repeat(64).as_slice()].concat()).slice(1..);
     let [half, full] = [(Dtype::Bf16, half.into()), (Dtype::F32, full)].map(|(dtype, data)| {
         let hidden = Hidden::new(dtype, 1, 64, data).expect("fits");
         engine.forward(&rows, hidden).expect("computes")

@@ -16,8 +16,8 @@ fn drawn(logits: &[f32], sampling: Sampling, count: u32) -> Vec<u32> {
 }
 
 /// A row of logits that depends on `seed`.
-fn logits(seed: u32) -> Vec<f32> {
-    (0..40_u8).map(|i| (f32::from(i) * 1.7 + f32::from(seed as u8)).sin() * 3.0).collect()
+fn logits(seed: u8) -> Vec<f32> {
+    (0..40_u8).map(|i| (f32::from(i) * 1.7 + f32::from(seed)).sin() * 3.0).collect()
 }
 
 #[test]
