@@ -182,7 +182,8 @@ mod tests {
     #[test]
     fn two_homes_have_two_sockets_and_short_names() {
         let (a, b) = (tempfile::tempdir().expect("dir"), tempfile::tempdir().expect("dir"));
-        let (one, two) = (socket_path(a.path()).expect("path"), socket_path(b.path()).expect("path"));
+        let (one, two) =
+            (socket_path(a.path()).expect("path"), socket_path(b.path()).expect("path"));
         assert_ne!(one, two);
         assert_eq!(one, socket_path(a.path()).expect("the same again"));
         assert!(one.as_os_str().len() < 104);

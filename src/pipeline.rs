@@ -40,7 +40,11 @@ pub enum Input {
     Warmed,
     Drain,
     /// A rank ended or reported that it cannot go on. `blame`: the neighbour it accuses.
-    RankFailed { rank: Rank, reason: String, blame: Option<Rank> },
+    RankFailed {
+        rank: Rank,
+        reason: String,
+        blame: Option<Rank>,
+    },
 }
 
 #[derive(Debug)]

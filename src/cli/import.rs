@@ -27,8 +27,8 @@ impl Import {
                 home(home_flag)?.join("models").join(stem)
             }
         };
-        let imported =
-            import_gguf(&self.file, &out, &mut render::import_progress).map_err(anyhow::Error::from)?;
+        let imported = import_gguf(&self.file, &out, &mut render::import_progress)
+            .map_err(anyhow::Error::from)?;
         render::imported(&imported);
         Ok(())
     }

@@ -9,6 +9,7 @@ mod status;
 mod trust;
 mod up;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -115,7 +116,11 @@ fn log_to_stderr() {
         .with_env_var("DAISY_LOG")
         .with_default_directive(tracing::Level::WARN.into())
         .from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 /// The name of this machine, as people know it.

@@ -124,10 +124,7 @@ fn rank_line(rank: &RankStatus) {
 }
 
 pub(crate) fn draining(grace_ms: u64) {
-    eprintln!(
-        "stopping: running requests get {} s; Ctrl+C again stops at once",
-        grace_ms / 1000
-    );
+    eprintln!("stopping: running requests get {} s; Ctrl+C again stops at once", grace_ms / 1000);
 }
 
 pub(crate) fn stopped() {

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use daisy_proto::local::{
-    FromNode, NodeStatus, RankStatus, Refusal, RefusalKind, Serve, ToNode,
-};
+use daisy_proto::local::{FromNode, NodeStatus, RankStatus, Refusal, RefusalKind, Serve, ToNode};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 

@@ -110,9 +110,8 @@ impl Driver {
             .await
             .map_err(|error| cannot(error.to_string()))??;
         let context = model.context(wish.context)?;
-        let listener = api::bind(&wish.host, wish.port)
-            .await
-            .map_err(|error| cannot(error.to_string()))?;
+        let listener =
+            api::bind(&wish.host, wish.port).await.map_err(|error| cannot(error.to_string()))?;
         let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
         let mut addrs = node.peers.clone();
         addrs.extend(wish.peers.iter().filter(|addr| !node.peers.contains(addr)));
@@ -264,8 +263,12 @@ impl Driver {
                 self.staged[rank.0 as usize] = Some(staged);
                 Input::Staged(rank)
             }
-            Event::LocalStaged(Err(reason)) => failed(Rank(0), format!("could not start: {reason}")),
-            Event::PeerStaged(rank, Err(reason)) => failed(rank, format!("could not start: {reason}")),
+            Event::LocalStaged(Err(reason)) => {
+                failed(Rank(0), format!("could not start: {reason}"))
+            }
+            Event::PeerStaged(rank, Err(reason)) => {
+                failed(rank, format!("could not start: {reason}"))
+            }
             Event::Local(RankEvent::Exited { reason, blame }) => {
                 Input::RankFailed { rank: Rank(0), reason, blame }
             }
@@ -384,12 +387,15 @@ impl Driver {
 
     async fn ready(&mut self) {
         self.set_readiness(Readiness::Ready);
-        let _ = self.out.send(FromNode::Ready {
-            url: self.url.clone(),
-            model: self.model.name.clone(),
-            ranks: self.rank_statuses(),
-            context: self.context,
-        }).await;
+        let _ = self
+            .out
+            .send(FromNode::Ready {
+                url: self.url.clone(),
+                model: self.model.name.clone(),
+                ranks: self.rank_statuses(),
+                context: self.context,
+            })
+            .await;
     }
 
     fn rank_statuses(&self) -> Vec<RankStatus> {

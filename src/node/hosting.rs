@@ -62,7 +62,8 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
             break;
         }
     }
-    let how = reading.await.ok().flatten().map_or_else(|| "closed".to_owned(), |lost| lost.to_string());
+    let how =
+        reading.await.ok().flatten().map_or_else(|| "closed".to_owned(), |lost| lost.to_string());
     tracing::info!(driver = %driver.short(), how, ranks = ranks.ranks.len(), "the driver's connection ended");
     join_all(ranks.ranks.drain().map(|(_, rank)| rank.stop())).await;
 }
@@ -167,7 +168,9 @@ fn tagged(
 /// What of a rank's event concerns the driver.
 fn report(pipeline: PipelineId, rank: Rank, event: RankEvent) -> Option<Event> {
     Some(match event {
-        RankEvent::Message(FromRank::Loading(progress)) => Event::Loading { pipeline, rank, progress },
+        RankEvent::Message(FromRank::Loading(progress)) => {
+            Event::Loading { pipeline, rank, progress }
+        }
         RankEvent::Message(FromRank::Ready { resident_bytes, device, dtype }) => {
             Event::Ready { pipeline, rank, resident_bytes, device, dtype }
         }

@@ -24,9 +24,8 @@ impl Model {
     /// Reads everything but the weights; blocks on the disk.
     pub(crate) fn open(dir: &Path) -> Result<Self, Refusal> {
         let checkpoint = Checkpoint::open(dir).map_err(|error| refusal(&error))?;
-        let config = ModelConfig::parse(&checkpoint.config_json).map_err(|error| {
-            refusal(&format!("{}: {error}", dir.join("config.json").display()))
-        })?;
+        let config = ModelConfig::parse(&checkpoint.config_json)
+            .map_err(|error| refusal(&format!("{}: {error}", dir.join("config.json").display())))?;
         let sizes = checkpoint.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.bytes));
         let bytes = ModelSpec::new(&config)
             .bytes_by_part(sizes)
@@ -60,11 +59,7 @@ impl Model {
 }
 
 fn refusal(error: &impl ToString) -> Refusal {
-    Refusal {
-        message: error.to_string(),
-        hints: Vec::new(),
-        kind: RefusalKind::CannotBeDone,
-    }
+    Refusal { message: error.to_string(), hints: Vec::new(), kind: RefusalKind::CannotBeDone }
 }
 
 /// Without a memory plan, a context that small machines can hold.

@@ -33,7 +33,10 @@ pub(crate) struct RankProcess {
 pub(crate) enum RankEvent {
     Message(FromRank),
     /// The process is gone. The last event.
-    Exited { reason: String, blame: Option<Rank> },
+    Exited {
+        reason: String,
+        blame: Option<Rank>,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -72,13 +75,13 @@ impl RankProcess {
         let (gone_flag, gone) = watch::channel(false);
         let (early_events, mut early) = mpsc::channel(1);
         tokio::spawn(write_all(Writer::new(write), inbox));
-        let supervisor = Supervisor { rank, child, stderr, early: Some(early_events), events, failed: None };
+        let supervisor =
+            Supervisor { rank, child, stderr, early: Some(early_events), events, failed: None };
         tokio::spawn(async move {
             supervisor.run(Reader::new(read), stopped).await;
             gone_flag.send_replace(true);
         });
-        let mut process =
-            Self { pid, key: RankKey([0; 32]), port: 0, to, stop: Some(stop), gone };
+        let mut process = Self { pid, key: RankKey([0; 32]), port: 0, to, stop: Some(stop), gone };
         process.send(ToRank::Start(start)).await;
         match timeout(LISTEN_MAX, early.recv()).await {
             Ok(Some(RankEvent::Message(FromRank::Listening { key, port }))) => {

@@ -16,8 +16,15 @@ use crate::text::{Detokenizer, Message, TextError, TextModel};
 /// What reaches the requests of a pipeline.
 #[derive(Debug)]
 pub(crate) enum Input {
-    Token { seq: SeqId, token: u32 },
-    Finished { seq: SeqId, reason: FinishReason, timings: Timings },
+    Token {
+        seq: SeqId,
+        token: u32,
+    },
+    Finished {
+        seq: SeqId,
+        reason: FinishReason,
+        timings: Timings,
+    },
     /// The pipeline is gone: every request ends with this reason.
     Failed(String),
     /// Answer when no request is left.

@@ -159,7 +159,11 @@ mod tests {
         assert_eq!(counts(&by_hand(&[1, 29], 2).expect("fits")), [1, 29]);
         for (layers, nodes, message) in [
             (&[15, 14][..], 2, "--layers 15,14 adds up to 29 layers, but the model has 30"),
-            (&[30, 0], 2, "--layers 30,0 leaves rank 1 without a layer; each rank needs at least 1"),
+            (
+                &[30, 0],
+                2,
+                "--layers 30,0 leaves rank 1 without a layer; each rank needs at least 1",
+            ),
             (&[15, 15], 1, "--layers 15,15 names 2 ranks, but 1 node(s) are reachable"),
         ] {
             assert_eq!(by_hand(layers, nodes).expect_err("refused").to_string(), message);

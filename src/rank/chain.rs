@@ -149,7 +149,8 @@ impl<'a> Chain<'a> {
             return self.returned(step.number, hidden);
         }
         self.engine.release(&step.release);
-        let out = if step.rows.is_empty() { hidden } else { self.engine.forward(&step.rows, hidden)? };
+        let out =
+            if step.rows.is_empty() { hidden } else { self.engine.forward(&step.rows, hidden)? };
         let step = Step { dtype: out.dtype, tokens: out.tokens, width: out.width, ..step };
         self.edges.send(step, out)
     }
@@ -228,7 +229,9 @@ fn tell(node: &mut BlockingWriter, outputs: Vec<Output>) -> Result<(), RankError
     for output in outputs {
         node.write(&match output {
             Output::Token { seq, index, token } => FromRank::Token { seq, index, token },
-            Output::Finished { seq, reason, timings } => FromRank::Finished { seq, reason, timings },
+            Output::Finished { seq, reason, timings } => {
+                FromRank::Finished { seq, reason, timings }
+            }
         })?;
     }
     Ok(())

@@ -25,7 +25,11 @@ pub(crate) struct Neighbours {
 /// Where a rank's frames go, and what must stay open for them to come.
 #[derive(Debug)]
 pub(crate) enum Edges {
-    Ring { incoming: IncomingEdge, outgoing: OutgoingEdge, next: Rank },
+    Ring {
+        incoming: IncomingEdge,
+        outgoing: OutgoingEdge,
+        next: Rank,
+    },
     /// World size 1: the next rank is this one.
     Loop(VecDeque<(Step, Bytes)>),
 }
@@ -51,10 +55,11 @@ impl Edges {
             connect_timeout: CONNECT_MAX,
         };
         let from_previous = queue.clone();
-        let incoming = edge::accept(listener, config(previous, neighbours.previous), move |event| {
-            // The engine thread is gone only when the process is ending.
-            let _ = from_previous.send(Event::Previous(event));
-        });
+        let incoming =
+            edge::accept(listener, config(previous, neighbours.previous), move |event| {
+                // The engine thread is gone only when the process is ending.
+                let _ = from_previous.send(Event::Previous(event));
+            });
         let bind = match neighbours.next_addrs.first() {
             Some(SocketAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

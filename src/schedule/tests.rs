@@ -107,10 +107,7 @@ fn bad_input_is_refused() {
     assert_eq!(scheduler.admit(NOW, admit(1, 1, 0)), Err(ScheduleError::Empty(SeqId(1))));
     scheduler.admit(NOW, admit(1, 1, 1)).expect("admitted");
     assert_eq!(scheduler.admit(NOW, admit(1, 1, 1)), Err(ScheduleError::Doubled(SeqId(1))));
-    assert_eq!(
-        scheduler.returned(0),
-        Err(ScheduleError::OutOfOrder { expected: None, got: 0 })
-    );
+    assert_eq!(scheduler.returned(0), Err(ScheduleError::OutOfOrder { expected: None, got: 0 }));
 }
 
 #[derive(Debug, Clone)]

@@ -23,7 +23,11 @@ pub struct Home {
 
 impl Home {
     pub fn new(name: &str) -> Self {
-        Self { dir: tempfile::tempdir().expect("a folder"), name: name.to_owned(), within: Vec::new() }
+        Self {
+            dir: tempfile::tempdir().expect("a folder"),
+            name: name.to_owned(),
+            within: Vec::new(),
+        }
     }
 
     pub fn within(mut self, namespace: &str) -> Self {
@@ -167,8 +171,9 @@ pub fn kill(pid: u32, signal: &str) {
 
 pub fn alive(pid: u32) -> bool {
     // A zombie that nobody has waited for yet is gone too.
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z')
+    })
 }
 
 pub fn await_gone(pid: u32) {
@@ -222,6 +227,8 @@ impl Cluster {
         }
         args.extend(more);
         let serve = Process::spawn(homes[0].daisy(&args));
+        // The lines about ranks are on stderr, the address on stdout: neither waits for the other.
+        serve.line("is ready, context");
         let line = serve.line("OpenAI endpoint");
         let url = line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions");
         let url = url.to_owned();
@@ -241,12 +248,43 @@ impl Cluster {
     }
 }
 
+/// A tiny checkpoint with a long context and without an end token: its answers end by number.
+pub struct Endless(TempDir);
+
+impl Endless {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        for entry in std::fs::read_dir(tiny("llama-f32")).expect("the checkpoint") {
+            let path = entry.expect("an entry").path();
+            std::fs::copy(&path, dir.path().join(path.file_name().expect("a name")))
+                .expect("copied");
+        }
+        let edit = |name: &str, change: &dyn Fn(&mut Value)| {
+            let path = dir.path().join(name);
+            let text = std::fs::read_to_string(&path).expect("a file");
+            let mut value = serde_json::from_str(&text).expect("JSON");
+            change(&mut value);
+            std::fs::write(&path, value.to_string()).expect("written");
+        };
+        edit("config.json", &|config| {
+            config["max_position_embeddings"] = json!(32768);
+            config["eos_token_id"] = json!([]);
+        });
+        edit("generation_config.json", &|config| config["eos_token_id"] = json!([]));
+        edit("tokenizer_config.json", &|config| config["eos_token"] = Value::Null);
+        Self(dir)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.path().to_str().expect("utf-8")
+    }
+}
+
 /// The pids that `serve` shows, in rank order.
 fn pids(output: &str) -> Vec<u32> {
     let lines = output.lines().filter_map(|line| line.split_once("] pid "));
-    let pid = |(_, rest): (&str, &str)| {
-        rest.split(' ').next().expect("a pid").parse().expect("a number")
-    };
+    let pid =
+        |(_, rest): (&str, &str)| rest.split(' ').next().expect("a pid").parse().expect("a number");
     lines.map(pid).collect()
 }
 

@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::cluster::{
-    Cluster, Home, Process, Stream, alive, await_gone, body, delta, get, kill, post, tiny,
+    Cluster, Endless, Home, Process, Stream, alive, await_gone, body, delta, get, kill, post, tiny,
 };
+
+/// Tokens that take much longer than any test.
+const LONG: u32 = 8000;
 
 /// A stream that has begun and would go on for long.
 fn long_stream(cluster: &Cluster) -> Stream {
-    let mut stream = Stream::open(
-        &cluster.url,
-        &body("count", json!({"max_tokens": 1500, "stream": true, "temperature": 1, "seed": 3})),
-    );
+    let mut stream =
+        Stream::open(&cluster.url, &body("count", json!({"max_tokens": LONG, "stream": true})));
     let mut text = String::new();
     while text.is_empty() {
         text = delta(&stream.event().expect("it has begun"));
@@ -36,7 +37,8 @@ fn error_of(mut stream: Stream, since: Instant) -> (Value, Duration) {
 
 #[test]
 fn a_killed_rank_ends_its_streams_and_its_node_lives() {
-    let cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
+    let model = Endless::new();
+    let cluster = Cluster::loopback(model.path(), "2,3");
     let stream = long_stream(&cluster);
     let killed = Instant::now();
     kill(cluster.pids[1], "-9");
@@ -60,7 +62,8 @@ fn a_killed_rank_ends_its_streams_and_its_node_lives() {
 
 #[test]
 fn a_killed_node_is_noticed_and_its_rank_goes_with_it() {
-    let mut cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
+    let model = Endless::new();
+    let mut cluster = Cluster::loopback(model.path(), "2,3");
     let stream = long_stream(&cluster);
     let killed = Instant::now();
     cluster.nodes[1].signal("-9");
@@ -74,7 +77,8 @@ fn a_killed_node_is_noticed_and_its_rank_goes_with_it() {
 
 #[test]
 fn a_frozen_rank_is_noticed() {
-    let cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
+    let model = Endless::new();
+    let cluster = Cluster::loopback(model.path(), "2,3");
     let stream = long_stream(&cluster);
     let stopped = Instant::now();
     kill(cluster.pids[1], "-STOP");
@@ -88,7 +92,8 @@ fn a_frozen_rank_is_noticed() {
 
 #[test]
 fn no_rank_outlives_a_killed_driver() {
-    let mut cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
+    let model = Endless::new();
+    let mut cluster = Cluster::loopback(model.path(), "2,3");
     cluster.nodes[0].signal("-9");
     cluster.nodes[0].child.wait().expect("killed");
     cluster.pids.iter().for_each(|pid| await_gone(*pid));
@@ -98,8 +103,10 @@ fn no_rank_outlives_a_killed_driver() {
 
 #[test]
 fn ctrl_c_drains_unloads_and_ends_well() {
-    let mut cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
-    let answer = Stream::open(&cluster.url, &body("short", json!({"max_tokens": 40, "stream": true})));
+    let model = Endless::new();
+    let mut cluster = Cluster::loopback(model.path(), "2,3");
+    let answer =
+        Stream::open(&cluster.url, &body("short", json!({"max_tokens": 40, "stream": true})));
     cluster.serve.signal("-INT");
     answer.text(); // A running request ends as if nothing had happened.
     assert_eq!(cluster.serve.exit_code(), Some(0));
@@ -110,7 +117,8 @@ fn ctrl_c_drains_unloads_and_ends_well() {
 
 #[test]
 fn a_second_ctrl_c_does_not_wait() {
-    let mut cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
+    let model = Endless::new();
+    let mut cluster = Cluster::loopback(model.path(), "2,3");
     let stream = long_stream(&cluster);
     cluster.serve.signal("-INT");
     cluster.serve.line("Ctrl+C again");
@@ -124,13 +132,14 @@ fn a_second_ctrl_c_does_not_wait() {
 
 #[test]
 fn a_client_that_leaves_is_cancelled_on_every_rank() {
-    let cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
+    let model = Endless::new();
+    let cluster = Cluster::loopback(model.path(), "2,3");
     drop(long_stream(&cluster));
     let line = cluster.nodes[0].line("request finished");
     assert!(line.contains("Cancelled"), "{line}");
     let tokens = line.split("completion_tokens=").nth(1).expect("a count");
     let tokens: u32 = tokens.split(' ').next().expect("a count").parse().expect("a number");
-    assert!(tokens < 1500, "{line}");
+    assert!(tokens < LONG, "{line}");
     // The place is free again.
     cluster.text("next", json!({"max_tokens": 4}));
 }
@@ -159,7 +168,16 @@ fn strangers_are_refused_with_the_remedy() {
     let addr = node.line("is up").rsplit(' ').next().expect("an address").to_owned();
     let model = tiny("llama-f32");
     let args = [
-        "cluster", "serve", "--model", &model, "--port", "0", "--listen", "127.0.0.1:0", "--peer", &addr,
+        "cluster",
+        "serve",
+        "--model",
+        &model,
+        "--port",
+        "0",
+        "--listen",
+        "127.0.0.1:0",
+        "--peer",
+        &addr,
     ];
     let refused = |expected: &str| {
         let mut serve = Process::spawn(driver.daisy(&args));

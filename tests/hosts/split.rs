@@ -32,11 +32,12 @@ fn a_real_model_split_over_two_processes_answers() {
 
 /// Questions of several shapes, so that prefill takes one and several chunks.
 fn transcript(cluster: &Cluster) -> Vec<String> {
-    let long = "tell me more of it ".repeat(30);
+    let long = "tell me more ".repeat(25);
     let mut texts = Vec::new();
     for question in ["hi", "What is this?", &long] {
         texts.push(cluster.text(question, json!({"max_tokens": 12})));
-        let seeded = json!({"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "seed": 11});
+        let seeded =
+            json!({"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "seed": 11});
         texts.push(cluster.text(question, seeded));
     }
     texts
@@ -68,7 +69,7 @@ fn layers_of(model: &str) -> u64 {
 
 #[test]
 fn several_clients_at_once_get_what_each_gets_alone() {
-    let cluster = Cluster::loopback(&tiny("llama-f32"), "2,2");
+    let cluster = Cluster::loopback(&tiny("llama-f32"), "2,3");
     let questions = ["one", "two and two", "three three three", "four"];
     let alone: Vec<String> =
         questions.iter().map(|q| cluster.text(q, json!({"max_tokens": 24}))).collect();
@@ -91,7 +92,8 @@ impl Namespace {
     fn with_cable(name: &str, here: &str, there: &str) -> Result<Self, String> {
         let namespace = Self { name: format!("daisy-{name}-{}", std::process::id()) };
         let ns = &namespace.name;
-        let (near, far) = (format!("dz{}a", std::process::id()), format!("dz{}b", std::process::id()));
+        let (near, far) =
+            (format!("dz{}a", std::process::id()), format!("dz{}b", std::process::id()));
         for command in [
             format!("ip netns add {ns}"),
             format!("ip link add {near} type veth peer name {far} netns {ns}"),
@@ -107,7 +109,10 @@ impl Namespace {
                 .output()
                 .map_err(|error| format!("{command}: {error}"))?;
             if !output.status.success() {
-                return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+                return Err(format!(
+                    "{command}: {}",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                ));
             }
         }
         Ok(namespace)
@@ -130,7 +135,8 @@ fn a_rank_in_another_network_namespace_takes_part() {
     };
     let model = tiny("qwen3-f32");
     let layers = layers_of(&model);
-    let alone = Cluster::loopback(&model, &layers.to_string()).text("hello", json!({"max_tokens": 16}));
+    let alone =
+        Cluster::loopback(&model, &layers.to_string()).text("hello", json!({"max_tokens": 16}));
     let nodes = vec![
         (Home::new("near"), format!("{here}:0")),
         (Home::new("far").within(&namespace.name), format!("{there}:0")),

@@ -50,7 +50,8 @@ fn copy_dir(from: &str, to: &Path) {
 }
 
 fn serve<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut args = vec!["cluster", "serve", "--port", "0", "--listen", "127.0.0.1:0", "--model", model];
+    let mut args =
+        vec!["cluster", "serve", "--port", "0", "--listen", "127.0.0.1:0", "--model", model];
     args.extend(more);
     args
 }
@@ -114,7 +115,11 @@ fn damaged_checkpoints_are_refused_by_name() {
             |dir| edit(dir, "\"model_type\": \"llama\"", "\"model_type\": \"mamba\""),
             "mamba",
         ),
-        ("nonsense", |dir| fs::write(dir.join("config.json"), "{").expect("written"), "config.json"),
+        (
+            "nonsense",
+            |dir| fs::write(dir.join("config.json"), "{").expect("written"),
+            "config.json",
+        ),
         (
             "a truncated file",
             |dir| {

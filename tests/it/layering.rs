@@ -25,8 +25,18 @@ const RESERVED: &[(&str, &[&str])] = &[
 
 /// What a pure module may not name: async, IO, clocks, randomness.
 const IMPURE: &[&str] = &[
-    "std::fs", "std::net", "std::io", "std::process", "std::env", "std::thread", "std::time::Instant",
-    "std::time::SystemTime", "Instant::now", "SystemTime::now", "tokio", "aws_lc_rs",
+    "std::fs",
+    "std::net",
+    "std::io",
+    "std::process",
+    "std::env",
+    "std::thread",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "Instant::now",
+    "SystemTime::now",
+    "tokio",
+    "aws_lc_rs",
 ];
 
 fn sources() -> BTreeMap<String, Vec<(PathBuf, String)>> {
@@ -162,11 +172,8 @@ fn libraries_and_printing_have_one_home() {
         for (path, text) in files.iter().filter(|(path, _)| !is_test_file(path)) {
             for (name, homes) in RESERVED {
                 let call = name.ends_with('!');
-                let named = if call {
-                    text.contains(name)
-                } else {
-                    text.contains(&format!("{name}::"))
-                };
+                let named =
+                    if call { text.contains(name) } else { text.contains(&format!("{name}::")) };
                 if named && !homes.contains(&module.as_str()) {
                     faults.push(format!("{} names {name}", path.display()));
                 }
