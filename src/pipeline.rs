@@ -170,9 +170,9 @@ fn mark(done: &mut [bool], rank: Rank) {
 /// A process starts and binds a socket: seconds even on a busy machine.
 const STAGING_MAX: Duration = Duration::from_secs(30);
 /// One layer from a cold disk over a slow bus; the edges' connect deadline is shorter.
-const PROGRESS_MAX: Duration = Duration::from_secs(120);
+const PROGRESS_MAX: Duration = Duration::from_mins(2);
 /// The first forward compiles kernels: up to 79 s were seen.
-const WARMING_MAX: Duration = Duration::from_secs(180);
+const WARMING_MAX: Duration = Duration::from_mins(3);
 
 #[cfg(test)]
 mod tests {

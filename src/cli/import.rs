@@ -20,12 +20,11 @@ pub(crate) struct Import {
 
 impl Import {
     pub(crate) fn run(self, home_flag: Option<PathBuf>) -> Result<(), Failure> {
-        let out = match self.out {
-            Some(out) => out,
-            None => {
-                let stem = self.file.file_stem().context("the file has no name")?;
-                home(home_flag)?.join("models").join(stem)
-            }
+        let out = if let Some(out) = self.out {
+            out
+        } else {
+            let stem = self.file.file_stem().context("the file has no name")?;
+            home(home_flag)?.join("models").join(stem)
         };
         let imported = import_gguf(&self.file, &out, &mut render::import_progress)
             .map_err(anyhow::Error::from)?;

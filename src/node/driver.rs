@@ -272,7 +272,7 @@ impl Driver {
             Event::Local(RankEvent::Exited { reason, blame }) => {
                 Input::RankFailed { rank: Rank(0), reason, blame }
             }
-            Event::Local(RankEvent::Message(message)) => return self.from_rank_0(message).await,
+            Event::Local(RankEvent::Message(message)) => return self.on_rank_0(message).await,
             Event::Peer(rank, PeerEvent::Lost(reason)) => {
                 failed(rank, format!("is out of reach, its node's connection ended: {reason}"))
             }
@@ -294,7 +294,7 @@ impl Driver {
         self.pipeline.handle(now, input)
     }
 
-    async fn from_rank_0(&mut self, message: FromRank) -> bool {
+    async fn on_rank_0(&mut self, message: FromRank) -> bool {
         let input = match message {
             FromRank::Loading(progress) => return self.progress(Rank(0), progress).await,
             FromRank::Ready { resident_bytes, device, .. } => {
@@ -305,17 +305,19 @@ impl Driver {
             | FromRank::Listening { .. }
             | FromRank::Failed { .. } => return false,
             FromRank::Token { seq, token, .. } => {
-                return self.to_requests(requests::Input::Token { seq, token }).await;
+                return self.tell_requests(requests::Input::Token { seq, token }).await;
             }
             FromRank::Finished { seq, reason, timings } => {
-                return self.to_requests(requests::Input::Finished { seq, reason, timings }).await;
+                return self
+                    .tell_requests(requests::Input::Finished { seq, reason, timings })
+                    .await;
             }
         };
         self.pipeline.handle(self.origin.elapsed(), input)
     }
 
     /// Never changes the pipeline's state.
-    async fn to_requests(&mut self, input: requests::Input) -> bool {
+    async fn tell_requests(&mut self, input: requests::Input) -> bool {
         if let Some(requests) = &self.requests {
             let _ = requests.send(input).await;
         }
@@ -412,7 +414,7 @@ impl Driver {
     async fn degraded(&mut self, failure: Failure) {
         tracing::error!(reason = failure.reason, "the pipeline failed");
         self.set_readiness(Readiness::Failed { reason: failure.reason.clone() });
-        self.to_requests(requests::Input::Failed(failure.reason.clone())).await;
+        self.tell_requests(requests::Input::Failed(failure.reason.clone())).await;
         let _ = self.out.send(FromNode::Degraded { reason: failure.reason }).await;
         self.take_down().await;
     }
@@ -421,7 +423,7 @@ impl Driver {
         self.pipeline.handle(self.origin.elapsed(), Input::Drain);
         self.set_readiness(Readiness::Draining);
         let (idle_in, mut idle) = oneshot::channel();
-        self.to_requests(requests::Input::WhenIdle(idle_in)).await;
+        self.tell_requests(requests::Input::WhenIdle(idle_in)).await;
         let deadline = Some(Instant::now() + grace);
         loop {
             tokio::select! {
@@ -437,7 +439,7 @@ impl Driver {
             }
         }
         let reason = "this node stopped serving before the answer was complete".to_owned();
-        self.to_requests(requests::Input::Failed(reason)).await;
+        self.tell_requests(requests::Input::Failed(reason)).await;
     }
 
     /// Ends every rank everywhere.

@@ -174,17 +174,15 @@ impl Supervisor {
         }
         tracing::warn!(rank = self.rank.0, "the rank process does not end by itself: killing it");
         let _ = self.child.start_kill();
-        match timeout(KILL_MAX, self.child.wait()).await {
-            Ok(status) => status.ok(),
-            Err(_) => {
-                tracing::error!(
-                    rank = self.rank.0,
-                    pid = self.child.id(),
-                    "the rank process does not die; its memory stays taken until it does"
-                );
-                None
-            }
+        if let Ok(status) = timeout(KILL_MAX, self.child.wait()).await {
+            return status.ok();
         }
+        tracing::error!(
+            rank = self.rank.0,
+            pid = self.child.id(),
+            "the rank process does not die; its memory stays taken until it does"
+        );
+        None
     }
 }
 
@@ -212,10 +210,9 @@ fn describe(status: Option<ExitStatus>, last_line: Option<String>) -> String {
     use std::os::unix::process::ExitStatusExt as _;
     let how = match status {
         Some(status) => match (status.code(), status.signal()) {
-            (Some(0), _) => "ended".to_owned(),
+            (Some(0), _) | (None, None) => "ended".to_owned(),
             (Some(code), _) => format!("ended with exit code {code}"),
             (None, Some(signal)) => format!("was killed by signal {signal}"),
-            (None, None) => "ended".to_owned(),
         },
         None => "does not answer".to_owned(),
     };

@@ -86,7 +86,7 @@ impl Requests {
         loop {
             tokio::select! {
                 input = inputs.recv() => match input {
-                    Some(input) => self.input(input).await,
+                    Some(input) => self.input(input),
                     None => return,
                 },
                 Some(submission) = submissions.recv() => self.submit(submission, &encoded_in),
@@ -209,7 +209,7 @@ impl Requests {
         Ok((admit, prompt_tokens))
     }
 
-    async fn input(&mut self, input: Input) {
+    fn input(&mut self, input: Input) {
         match input {
             Input::Token { seq, token } => {
                 let Some(active) = self.active.get_mut(&seq) else { return };

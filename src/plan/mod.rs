@@ -102,34 +102,48 @@ fn balanced(weights: &Weights, nodes: usize, ranks: u32) -> Result<Vec<u32>, Pla
     if layers < world {
         return Err(PlanError::TooFewLayers { layers, ranks });
     }
-    // best[n]: of the first n layers on the ranks so far, (heaviest rank, sum of squares, counts).
-    let mut best: Vec<Option<(u64, u128, Vec<u32>)>> = vec![None; layers + 1];
-    best[0] = Some((0, 0, Vec::new()));
+    // best[n]: the best cut of the first n layers into the ranks so far.
+    let mut best: Vec<Option<Partial>> = vec![None; layers + 1];
+    best[0] = Some(Partial::default());
     for rank in 0..world {
-        let mut next = vec![None; layers + 1];
-        for start in rank..layers {
-            let Some((heaviest, squares, counts)) = &best[start] else { continue };
-            let mut bytes = if rank == 0 { weights.ends } else { 0 };
-            for end in start + 1..=layers {
-                bytes += weights.layers[end - 1];
-                let cost = (
-                    (*heaviest).max(bytes),
-                    squares.saturating_add(u128::from(bytes).saturating_mul(u128::from(bytes))),
-                );
-                let better = next[end]
-                    .as_ref()
-                    .is_none_or(|(h, s, _): &(u64, u128, Vec<u32>)| cost < (*h, *s));
-                if better {
-                    let mut counts = counts.clone();
-                    counts.push(u32::try_from(end - start).unwrap_or(u32::MAX));
-                    next[end] = Some((cost.0, cost.1, counts));
+        let mut next: Vec<Option<Partial>> = vec![None; layers + 1];
+        let ends = if rank == 0 { weights.ends } else { 0 };
+        for (start, partial) in best.iter().enumerate() {
+            let Some(partial) = partial else { continue };
+            let mut bytes = ends;
+            for (count, (layer, slot)) in
+                (1..).zip(weights.layers[start..].iter().zip(&mut next[start + 1..]))
+            {
+                bytes += layer;
+                let longer = partial.with(count, bytes);
+                if slot.as_ref().is_none_or(|known| longer.cost < known.cost) {
+                    *slot = Some(longer);
                 }
             }
         }
         best = next;
     }
-    let (_, _, counts) = best[layers].take().expect("there are at least as many layers as ranks");
-    Ok(counts)
+    let partial = best[layers].take().expect("there are at least as many layers as ranks");
+    Ok(partial.counts)
+}
+
+/// A cut of the first layers into the first ranks.
+#[derive(Debug, Clone, Default)]
+struct Partial {
+    /// The heaviest rank, then the sum of squares: of equally light cuts the most even is best.
+    cost: (u64, u128),
+    counts: Vec<u32>,
+}
+
+impl Partial {
+    /// One rank more, of `count` layers and `bytes` in all.
+    fn with(&self, count: u32, bytes: u64) -> Self {
+        let square = u128::from(bytes).saturating_mul(u128::from(bytes));
+        let cost = (self.cost.0.max(bytes), self.cost.1.saturating_add(square));
+        let mut counts = self.counts.clone();
+        counts.push(count);
+        Self { cost, counts }
+    }
 }
 
 #[cfg(test)]

@@ -182,8 +182,8 @@ impl<'a> Chain<'a> {
         if picks.is_empty() {
             return Ok(());
         }
-        let draws: Vec<Draw> = picks.iter().map(draw).collect();
-        let sampled = self.engine.sample(keep_rows(hidden, &wanted), &draws)?;
+        let wishes: Vec<Draw> = picks.iter().map(draw).collect();
+        let sampled = self.engine.sample(keep_rows(hidden, &wanted), &wishes)?;
         let tokens = sampled.tokens()?;
         let drawn: Vec<(Pick, u32)> = picks.iter().copied().zip(tokens).collect();
         let (outputs, rows) = self.scheduler.drawn(self.origin.elapsed(), &drawn);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A process may start slowly on a busy machine, but not this slowly.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -236,13 +236,13 @@ impl Cluster {
         Self { serve, nodes: processes, homes, pids, url, _turn: turn }
     }
 
-    pub fn ask(&self, question: &str, more: Value) -> Value {
+    pub fn ask(&self, question: &str, more: &Value) -> Value {
         let (status, body) = post(&self.url, &body(question, more));
         assert_eq!(status, 200, "{body}");
         body
     }
 
-    pub fn text(&self, question: &str, more: Value) -> String {
+    pub fn text(&self, question: &str, more: &Value) -> String {
         let answer = self.ask(question, more);
         answer["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
     }
@@ -288,7 +288,7 @@ fn pids(output: &str) -> Vec<u32> {
     lines.map(pid).collect()
 }
 
-pub fn body(question: &str, more: Value) -> Value {
+pub fn body(question: &str, more: &Value) -> Value {
     let mut body = json!({
         "model": "default",
         "messages": [{"role": "user", "content": question}],

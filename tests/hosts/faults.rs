@@ -14,7 +14,7 @@ const LONG: u32 = 8000;
 /// A stream that has begun and would go on for long.
 fn long_stream(cluster: &Cluster) -> Stream {
     let mut stream =
-        Stream::open(&cluster.url, &body("count", json!({"max_tokens": LONG, "stream": true})));
+        Stream::open(&cluster.url, &body("count", &json!({"max_tokens": LONG, "stream": true})));
     let mut text = String::new();
     while text.is_empty() {
         text = delta(&stream.event().expect("it has begun"));
@@ -47,7 +47,7 @@ fn a_killed_rank_ends_its_streams_and_its_node_lives() {
     assert!(message.contains("node1") && message.contains("signal 9"), "{message}");
     assert!(after < Duration::from_secs(5), "{after:?}");
     cluster.serve.line("hint: requests get 503");
-    let (status, answer) = post(&cluster.url, &body("still there?", json!({})));
+    let (status, answer) = post(&cluster.url, &body("still there?", &json!({})));
     assert_eq!(status, 503);
     assert!(answer["error"]["message"].as_str().expect("a message").contains("node1"), "{answer}");
     let root = cluster.url.trim_end_matches("/v1");
@@ -106,7 +106,7 @@ fn ctrl_c_drains_unloads_and_ends_well() {
     let model = Endless::new();
     let mut cluster = Cluster::loopback(model.path(), "2,3");
     let answer =
-        Stream::open(&cluster.url, &body("short", json!({"max_tokens": 40, "stream": true})));
+        Stream::open(&cluster.url, &body("short", &json!({"max_tokens": 40, "stream": true})));
     cluster.serve.signal("-INT");
     answer.text(); // A running request ends as if nothing had happened.
     assert_eq!(cluster.serve.exit_code(), Some(0));
@@ -141,7 +141,7 @@ fn a_client_that_leaves_is_cancelled_on_every_rank() {
     let tokens: u32 = tokens.split(' ').next().expect("a count").parse().expect("a number");
     assert!(tokens < LONG, "{line}");
     // The place is free again.
-    cluster.text("next", json!({"max_tokens": 4}));
+    cluster.text("next", &json!({"max_tokens": 4}));
 }
 
 #[test]
@@ -151,12 +151,12 @@ fn a_prompt_beyond_the_context_is_refused_with_both_numbers() {
         &tiny("llama-f32"),
         &["--context", "64"],
     );
-    let (status, answer) = post(&cluster.url, &body(&"word ".repeat(100), json!({})));
+    let (status, answer) = post(&cluster.url, &body(&"word ".repeat(100), &json!({})));
     assert_eq!(status, 400);
     let message = answer["error"]["message"].as_str().expect("a message");
     assert!(message.contains("64"), "{message}");
     // An answer ends where the context does.
-    let answer = cluster.ask("hi", json!({"max_tokens": 1000}));
+    let answer = cluster.ask("hi", &json!({"max_tokens": 1000}));
     let usage = &answer["usage"];
     assert!(usage["total_tokens"].as_u64().expect("a number") <= 64, "{usage}");
 }

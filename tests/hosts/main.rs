@@ -3,6 +3,11 @@
 //! Every cluster here is made of the binary itself; the library serves no test in this file. The
 //! tests take turns, since two of them at once on two cores would only measure each other.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "a skipped test says so, and a failed one shows what its nodes said"
+)]
+
 mod cluster;
 mod faults;
 mod split;

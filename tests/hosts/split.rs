@@ -14,12 +14,12 @@ fn a_real_model_split_over_two_processes_answers() {
     };
     let cluster = Cluster::loopback(&model, "15,15");
     let question = "What is the capital of France?";
-    let answer = cluster.ask(question, json!({"max_tokens": 16}));
+    let answer = cluster.ask(question, &json!({"max_tokens": 16}));
     assert_eq!(answer["choices"][0]["message"]["content"], "The capital of France is Paris.");
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     assert_eq!(answer["usage"]["prompt_tokens"], 37);
     assert_eq!(answer["usage"]["completion_tokens"], 8);
-    let streamed = body(question, json!({"max_tokens": 16, "stream": true}));
+    let streamed = body(question, &json!({"max_tokens": 16, "stream": true}));
     assert_eq!(Stream::open(&cluster.url, &streamed).text(), "The capital of France is Paris.");
     assert_eq!(cluster.pids.len(), 2);
     for pid in &cluster.pids {
@@ -35,10 +35,10 @@ fn transcript(cluster: &Cluster) -> Vec<String> {
     let long = "tell me more ".repeat(25);
     let mut texts = Vec::new();
     for question in ["hi", "What is this?", &long] {
-        texts.push(cluster.text(question, json!({"max_tokens": 12})));
+        texts.push(cluster.text(question, &json!({"max_tokens": 12})));
         let seeded =
             json!({"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "seed": 11});
-        texts.push(cluster.text(question, seeded));
+        texts.push(cluster.text(question, &seeded));
     }
     texts
 }
@@ -72,11 +72,11 @@ fn several_clients_at_once_get_what_each_gets_alone() {
     let cluster = Cluster::loopback(&tiny("llama-f32"), "2,3");
     let questions = ["one", "two and two", "three three three", "four"];
     let alone: Vec<String> =
-        questions.iter().map(|q| cluster.text(q, json!({"max_tokens": 24}))).collect();
+        questions.iter().map(|q| cluster.text(q, &json!({"max_tokens": 24}))).collect();
     let together: Vec<String> = std::thread::scope(|scope| {
         let asked: Vec<_> = questions
             .iter()
-            .map(|q| scope.spawn(|| cluster.text(q, json!({"max_tokens": 24}))))
+            .map(|q| scope.spawn(|| cluster.text(q, &json!({"max_tokens": 24}))))
             .collect();
         asked.into_iter().map(|asked| asked.join().expect("answered")).collect()
     });
@@ -136,14 +136,14 @@ fn a_rank_in_another_network_namespace_takes_part() {
     let model = tiny("qwen3-f32");
     let layers = layers_of(&model);
     let alone =
-        Cluster::loopback(&model, &layers.to_string()).text("hello", json!({"max_tokens": 16}));
+        Cluster::loopback(&model, &layers.to_string()).text("hello", &json!({"max_tokens": 16}));
     let nodes = vec![
         (Home::new("near"), format!("{here}:0")),
         (Home::new("far").within(&namespace.name), format!("{there}:0")),
     ];
     let cut = format!("1,{}", layers - 1);
     let cluster = Cluster::start(nodes, &model, &["--layers", &cut]);
-    assert_eq!(cluster.text("hello", json!({"max_tokens": 16})), alone);
+    assert_eq!(cluster.text("hello", &json!({"max_tokens": 16})), alone);
     assert_eq!(get(&format!("{}/models", cluster.url)).0, 200);
     let far = std::fs::read_link(format!("/proc/{}/ns/net", cluster.pids[1])).expect("a rank");
     let near = std::fs::read_link("/proc/self/ns/net").expect("this process");
