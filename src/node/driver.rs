@@ -3,26 +3,27 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use daisy_proto::control::{self, RankKey, Request, Response};
+use daisy_proto::control::{self, Request};
 use daisy_proto::local::{
     Admit, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve,
     ToRank,
 };
 use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
 use futures::future::join_all;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
-use super::handle::{Handle, Readiness, SUBMISSIONS_MAX, ServedModel, Serving, Submission};
+use super::endpoint::Endpoint;
+use super::handle::{Readiness, Submission};
 use super::hosting::address_towards;
 use super::members::{Member, gather};
 use super::model::Model;
 use super::peers::{Peer, PeerEvent};
 use super::ranks::{RankEvent, RankProcess};
 use super::requests::{self, Requests};
+use super::staging::{Neighbours, StagedAt, stage_at};
 use crate::api;
 use crate::pipeline::{Failure, Input, Pipeline, State};
 use crate::plan::{Cut, plan};
@@ -62,14 +63,6 @@ enum Event {
     Deadline,
 }
 
-/// Where a staged rank runs and listens.
-#[derive(Debug, Clone)]
-struct StagedAt {
-    pid: u32,
-    key: RankKey,
-    addrs: Vec<SocketAddr>,
-}
-
 struct Driver {
     id: PipelineId,
     wish: Serve,
@@ -82,20 +75,12 @@ struct Driver {
     local: Option<RankProcess>,
     model: Model,
     context: u32,
-    state: watch::Sender<Serving>,
     submissions: Option<mpsc::Receiver<Submission>>,
     requests: Option<mpsc::Sender<requests::Input>>,
     events_in: mpsc::Sender<Event>,
     events: mpsc::Receiver<Event>,
-    http: Http,
-    url: String,
+    endpoint: Endpoint,
     out: mpsc::Sender<FromNode>,
-}
-
-/// The HTTP side's task.
-struct Http {
-    shutdown: oneshot::Sender<()>,
-    task: tokio::task::JoinHandle<()>,
 }
 
 impl Driver {
@@ -138,7 +123,7 @@ impl Driver {
         let _ = out.send(plan).await;
 
         let id = PipelineId(super::random_u64().map_err(|error| cannot(error.to_string()))?);
-        let (state, submissions, http) = open_http(listener, &model.name, context);
+        let (endpoint, submissions) = Endpoint::open(listener, local_addr, &model.name, context);
         let (events_in, events) = mpsc::channel(EVENTS_MAX);
         let names = planned.iter().map(|shard| shard.node_name.clone()).collect();
         let world = planned.len();
@@ -154,13 +139,11 @@ impl Driver {
             local: None,
             model,
             context,
-            state,
             submissions: Some(submissions),
             requests: None,
             events_in,
             events,
-            http,
-            url: format!("http://{local_addr}/v1"),
+            endpoint,
             out: out.clone(),
             planned,
         })
@@ -192,8 +175,7 @@ impl Driver {
             }
         };
         self.take_down().await;
-        let _ = self.http.shutdown.send(());
-        let _ = timeout(HTTP_CLOSE_MAX, self.http.task).await;
+        self.endpoint.close().await;
         outcome
     }
 
@@ -332,7 +314,7 @@ impl Driver {
         if let Some(submissions) = self.submissions.take() {
             let (requests, inputs) = mpsc::channel(EVENTS_MAX);
             let text = Arc::clone(&self.model.text);
-            let state = self.state.subscribe();
+            let state = self.endpoint.state();
             let task = Requests::new(text, self.context, process.sender(), state);
             tokio::spawn(task.run(submissions, inputs));
             self.requests = Some(requests);
@@ -343,7 +325,7 @@ impl Driver {
     async fn progress(&mut self, rank: Rank, progress: control::LoadProgress) -> bool {
         let changed = self.pipeline.handle(self.origin.elapsed(), Input::Progress(rank, progress));
         let (done, total) = self.pipeline.loaded();
-        self.set_readiness(Readiness::Loading { done, total });
+        self.endpoint.set(Readiness::Loading { done, total });
         let node = self.node_name(rank);
         let _ = self.out.send(FromNode::Progress { rank, node, progress }).await;
         changed
@@ -359,16 +341,12 @@ impl Driver {
     /// All ranks listen: tells each who its neighbours are.
     async fn connect(&mut self) {
         let staged: Vec<StagedAt> = self.staged.iter().flatten().cloned().collect();
-        let world = staged.len();
-        for (k, peer) in self.peers.iter().enumerate() {
-            let previous = staged[(k + world - 1) % world].key;
-            let StagedAt { key: next, addrs: next_addrs, .. } = staged[(k + 1) % world].clone();
+        for (neighbours, peer) in Neighbours::on_ring(&staged).iter().zip(&self.peers) {
             if let Some(peer) = peer {
-                let request = Request::Connect { pipeline: self.id, previous, next, next_addrs };
                 // A peer that does not answer is lost, and its connection says so.
-                let _ = peer.call(request, CALL_MAX).await;
+                let _ = peer.call(neighbours.request(self.id), CALL_MAX).await;
             } else if let Some(local) = &self.local {
-                local.send(ToRank::Connect { previous, next, next_addrs }).await;
+                local.send(neighbours.to_rank()).await;
             }
         }
     }
@@ -388,11 +366,11 @@ impl Driver {
     }
 
     async fn ready(&mut self) {
-        self.set_readiness(Readiness::Ready);
+        self.endpoint.set(Readiness::Ready);
         let _ = self
             .out
             .send(FromNode::Ready {
-                url: self.url.clone(),
+                url: self.endpoint.url.clone(),
                 model: self.model.name.clone(),
                 ranks: self.rank_statuses(),
                 context: self.context,
@@ -413,7 +391,7 @@ impl Driver {
     /// The pipeline failed while serving: requests end, the endpoint stays and says why.
     async fn degraded(&mut self, failure: Failure) {
         tracing::error!(reason = failure.reason, "the pipeline failed");
-        self.set_readiness(Readiness::Failed { reason: failure.reason.clone() });
+        self.endpoint.set(Readiness::Failed { reason: failure.reason.clone() });
         self.tell_requests(requests::Input::Failed(failure.reason.clone())).await;
         let _ = self.out.send(FromNode::Degraded { reason: failure.reason }).await;
         self.take_down().await;
@@ -421,7 +399,7 @@ impl Driver {
 
     async fn drain(&mut self, grace: Duration) {
         self.pipeline.handle(self.origin.elapsed(), Input::Drain);
-        self.set_readiness(Readiness::Draining);
+        self.endpoint.set(Readiness::Draining);
         let (idle_in, mut idle) = oneshot::channel();
         self.tell_requests(requests::Input::WhenIdle(idle_in)).await;
         let deadline = Some(Instant::now() + grace);
@@ -458,31 +436,9 @@ impl Driver {
         tokio::join!(join_all(stops), stop_local);
     }
 
-    fn set_readiness(&self, readiness: Readiness) {
-        self.state.send_modify(|serving| serving.readiness = readiness);
-    }
-
     fn node_name(&self, rank: Rank) -> String {
         self.planned.get(rank.0 as usize).map_or_else(String::new, |shard| shard.node_name.clone())
     }
-}
-
-fn open_http(
-    listener: tokio::net::TcpListener,
-    name: &str,
-    context: u32,
-) -> (watch::Sender<Serving>, mpsc::Receiver<Submission>, Http) {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let model = ServedModel { id: name.to_owned(), context, created: since_epoch.as_secs() };
-    let readiness = Readiness::Loading { done: 0, total: 0 };
-    let (state, watched) = watch::channel(Serving { model: Arc::new(model), readiness });
-    let (submit, submissions) = mpsc::channel(SUBMISSIONS_MAX);
-    let (shutdown, stopped) = oneshot::channel();
-    let handle = Handle { submit, state: watched };
-    let task = tokio::spawn(api::run(listener, handle, async {
-        let _ = stopped.await;
-    }));
-    (state, submissions, Http { shutdown, task })
 }
 
 /// Splits the members into doors to peers and their events, which join the driver's queue.
@@ -500,15 +456,6 @@ fn take_peers(members: Vec<Member>, events: &mpsc::Sender<Event>) -> Vec<Option<
         Some(peer)
     });
     doors.collect()
-}
-
-async fn stage_at(peer: &Peer, start: RankStart) -> Result<StagedAt, String> {
-    match peer.call(Request::Stage(start), STAGE_MAX).await {
-        Ok(Response::Staged { pid, key, addrs }) => Ok(StagedAt { pid, key, addrs }),
-        Ok(Response::Refused(refusal)) => Err(refusal.message),
-        Ok(other) => Err(format!("answered out of turn: {other:?}")),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 /// A channel whose messages join `events` as `wrap` makes them.
@@ -545,9 +492,6 @@ fn cannot(message: String) -> Refusal {
 const WARM_UP: SeqId = SeqId(0);
 /// Tokens of all running sequences between two turns of the loop, with room.
 const EVENTS_MAX: usize = 1024;
-/// Longer than a rank process may take to listen.
-const STAGE_MAX: Duration = Duration::from_secs(25);
 const CALL_MAX: Duration = Duration::from_secs(10);
 /// When the command line disappears, running requests get what Ctrl+C gives them.
 const DETACHED_GRACE: Duration = Duration::from_secs(5);
-const HTTP_CLOSE_MAX: Duration = Duration::from_secs(2);

@@ -8,6 +8,7 @@
 
 mod attach;
 mod driver;
+mod endpoint;
 pub mod handle;
 mod hosting;
 mod members;
@@ -15,6 +16,7 @@ mod model;
 mod peers;
 mod ranks;
 mod requests;
+mod staging;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

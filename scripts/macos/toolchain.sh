@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Makes a Rust toolchain that checks and lints code for macOS on Debian bookworm (x86-64), where rustup would bring
+# the target's standard library but perhaps cannot be reached: Debian's own Rust for web browsers, kept fresh as a
+# security update, knows the target, and its standard library is checked here from Debian's sources.
+#
+# Usage: toolchain.sh DIR (appears only when complete)
+#   DIR/usr                   Debian's packages, unpacked; nothing is installed, and rustup's toolchains are left alone
+#   DIR/usr/lib/rustlib/$MACOS_TARGET/lib   metadata of the standard library: enough to check against, not to link
+#   DIR/bin/{cc,ar}           stand-ins, see the file cc
+#   DIR/sdk                   empty: what is named as Apple's SDK is then not searched for
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source-path=SCRIPTDIR source=../lib/common.sh
+. "$here/../lib/common.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/macos.sh
+. "$here/../lib/macos.sh"
+
+readonly PACKAGES=(rustc-web cargo-web rust-web-clippy rust-web-src)
+
+main() {
+  local dir=$1
+  lock_cache
+  [ ! -d "$dir" ] || return 0
+  tmp=$(mktemp -d "$DAISY_CACHE/tmp.XXXXXX")
+  trap 'rm -rf "$tmp"' EXIT
+  made=$tmp/made
+  fetch_packages
+  unpack_packages
+  add_stand_ins
+  try_tools
+  check_std
+  rm -rf "$made/usr/src" "$made/usr/lib/rustlib/src"
+  mv -T "$made" "$dir"
+}
+
+# apt with a state of its own: it needs no root, and takes nothing for installed. So what it resolves does not depend
+# on this machine, and a cache that outlives the machine (a container) goes on working in the next.
+apt() {
+  local command=$1
+  shift
+  "$command" -qq -o Dir::State="$tmp/apt" -o Dir::State::Lists="$tmp/apt/lists" -o Dir::State::status="$tmp/apt/status" \
+    -o Dir::Cache="$tmp/apt/cache" -o Debug::NoLocking=true -o APT::Sandbox::User=root "$@"
+}
+
+fetch_packages() {
+  local version needed packages
+  mkdir -p "$tmp/apt/lists/partial" "$tmp/apt/cache/archives/partial" "$tmp/debs"
+  : >"$tmp/apt/status"
+  apt apt-get update || fail "apt-get could not read its sources" "is the network there? apt's reason stands above"
+  version=$(apt apt-cache show --no-all-versions rustc-web 2>/dev/null | sed -n 's/^Version: //p')
+  needed=$(rust_version)
+  dpkg --compare-versions "${version:-0}" ge "$needed" ||
+    fail "the workspace needs Rust $needed, and apt's sources have rustc-web ${version:-not at all}" \
+      "the sources must name bookworm-security, as /etc/apt/sources.list.d/debian.sources does in a fresh Debian"
+
+  # What scripts/setup installs to link with is there anyway: a compiler and all below it.
+  packages=$(comm -23 <(closure "${PACKAGES[@]}") <(closure g++ apt))
+  [ -n "$packages" ] || fail "apt cannot resolve ${PACKAGES[*]}" "see what it says to: apt-get install --simulate ${PACKAGES[*]}"
+  # shellcheck disable=SC2086 # names, one a line
+  (cd "$tmp/debs" && apt apt-get download $packages) ||
+    fail "could not fetch Debian's packages" "is the network there? apt's reason stands above; run it again"
+}
+
+# The names of packages with all that they depend on.
+closure() { apt apt-get --simulate --no-install-recommends install "$@" | sed -n 's/^Inst \([^ ]*\) .*/\1/p' | LC_ALL=C sort; }
+
+# Of rust-web-src, the sources of the compiler itself are 9 of 10 files.
+unpack_packages() {
+  local package
+  mkdir "$made"
+  for package in "$tmp"/debs/*.deb; do
+    case ${package##*/} in
+      rust-web-src_*)
+        dpkg-deb --fsys-tarfile "$package" | tar -x -C "$made" --wildcards './usr/lib/rustlib/*' './usr/src/*/library/*'
+        ;;
+      *) dpkg-deb -x "$package" "$made" ;;
+    esac
+  done
+  rm -r "$tmp/debs" "$made/usr/share"
+}
+
+add_stand_ins() {
+  mkdir "$made/bin" "$made/sdk"
+  cp "$here/cc" "$made/bin/cc"
+  cp "$here/cc" "$made/bin/ar"
+}
+
+try_tools() {
+  local tool
+  use_macos_toolchain "$made"
+  for tool in rustc cargo cargo-clippy clippy-driver; do
+    "$made/usr/bin/$tool" --version || fail "Debian's $tool does not run on this machine" "the loader's reason stands above"
+  done
+}
+
+# Outside the clone, whose configuration is not for this; only metadata, which takes a third of the time. RUSTC_BOOTSTRAP
+# lets a stable compiler take the -Z option, here alone.
+check_std() {
+  local std=$tmp/std lib=$made/usr/lib/rustlib/$MACOS_TARGET/lib
+  mkdir -p "$std/src" "$lib"
+  : >"$std/src/lib.rs"
+  printf '[package]\nname = "empty"\nedition = "2024"\n[profile.dev]\ndebug = false\n' >"$std/Cargo.toml"
+  (cd "$std" && RUSTC_BOOTSTRAP=1 "$CARGO" check --quiet --target "$MACOS_TARGET" --target-dir "$std/target" \
+    -Z build-std=std,panic_unwind,proc_macro,test) ||
+    fail "could not check Rust's standard library for $MACOS_TARGET" "cargo's reason stands above; run it again"
+  cp "$std/target/$MACOS_TARGET"/debug/deps/lib*.rmeta "$lib"
+  rm "$lib"/libempty-*
+}
+
+main "$@"
