@@ -61,12 +61,22 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Runs until the node says unload.
+    /// Runs until the node says unload; tells the neighbours why it ends.
     pub(crate) fn run(mut self, events: &Receiver<Event>) -> Result<(), RankError> {
+        let outcome = self.serve(events);
+        self.edges.close(match &outcome {
+            Ok(()) => CloseReason::Done,
+            Err(RankError::Edge { .. }) => CloseReason::NeighbourLost,
+            Err(RankError::Engine(_)) => CloseReason::EngineFailed,
+            Err(_) => CloseReason::Internal,
+        });
+        outcome
+    }
+
+    fn serve(&mut self, events: &Receiver<Event>) -> Result<(), RankError> {
         while self.edges_open < self.edges.expected() {
             let Ok(event) = events.recv() else { return Ok(()) };
             if self.handle(event)? == Flow::Unload {
-                self.edges.close();
                 return Ok(());
             }
         }
@@ -91,7 +101,6 @@ impl<'a> Chain<'a> {
                 }
             };
             if self.handle(event)? == Flow::Unload {
-                self.edges.close();
                 return Ok(());
             }
         }
@@ -125,8 +134,11 @@ impl<'a> Chain<'a> {
                 self.begin();
                 self.step(step, payload)?;
             }
-            // The neighbour was told to unload before us: our own order is on its way.
-            EdgeEvent::Closed(CloseReason::Done) => {}
+            // The neighbour was told to unload before us: our own order is on its way. Or it lost
+            // its other neighbour and says so to its node: to accuse it here would blame the wrong
+            // rank.
+            EdgeEvent::Closed(reason)
+                if reason.is_orderly() || reason == CloseReason::NeighbourLost => {}
             EdgeEvent::Closed(reason) => {
                 return Err(RankError::Edge { neighbour, message: reason.sentence().to_owned() });
             }

@@ -113,10 +113,10 @@ impl Edges {
         }
     }
 
-    pub(crate) fn close(self) {
+    pub(crate) fn close(self, reason: CloseReason) {
         if let Self::Ring { incoming, outgoing, .. } = self {
-            incoming.close(CloseReason::Done);
-            outgoing.close(CloseReason::Done);
+            incoming.close(reason);
+            outgoing.close(reason);
         }
     }
 }
