@@ -49,9 +49,10 @@ lint_for_macos() (
     echo "$DAISY_ROOT" >"$target/clone"
   fi
   # mlx-sys is told where Linux's declarations are, instead of building MLX. Never in .cargo/config.toml: on a Mac that
-  # would keep MLX from being built at all.
+  # would keep MLX from being built at all. And only build scripts and macros come to run, too briefly to be optimised.
   "$1/usr/bin/cargo-clippy" clippy --locked --workspace --all-targets --target "$MACOS_TARGET" --target-dir "$target" \
-    --config "target.$MACOS_TARGET.mlx.rustc-env.OUT_DIR = \"$(mlx_dir)/out\"" -- -D warnings
+    --config "target.$MACOS_TARGET.mlx.rustc-env.OUT_DIR = \"$(mlx_dir)/out\"" \
+    --config 'profile.dev.package."*".opt-level = 0' -- -D warnings
 )
 
 # Lets cargo and rustc of the toolchain find one another, their libraries and the stand-ins.
