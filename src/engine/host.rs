@@ -1,20 +1,58 @@
 //! Between host bytes and arrays: hidden states in and out, drawn tokens out. Every array that
 //! leaves is copied, because an array must not outlive or leave its thread.
+//!
+//! Only what was [`Submitted`] can be read, so that no reading starts a computation of its own, and
+//! [`Submissions`] counts every one.
 
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 use daisy_proto::{Dtype, Hidden, Row};
-use mlx_rs::Array;
+use mlx_rs::{Array, transforms};
 
 use super::error::EngineError;
 use super::ffi;
 
+/// Counts what is handed to the device.
+#[derive(Debug, Default)]
+pub(super) struct Submissions(u64);
+
+/// An array whose values are there or being computed.
+pub(super) struct Submitted(Array);
+
+impl Submissions {
+    /// Hands `output` and what it needs to the device, and with it `beside`; waits for nothing.
+    pub(super) fn submit<'a>(
+        &mut self,
+        output: Array,
+        beside: impl Iterator<Item = &'a Array>,
+    ) -> Result<Submitted, EngineError> {
+        let mut arrays = vec![&output];
+        for array in beside {
+            arrays.push(array);
+        }
+        transforms::async_eval(arrays)?;
+        self.0 += 1;
+        Ok(Submitted(output))
+    }
+
+    pub(super) const fn count(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Submitted {
+    #[cfg(test)]
+    pub(super) fn is_available(&self) -> bool {
+        ffi::is_available(&self.0)
+    }
+}
+
 /// What a sampling step gives: tokens first, then the hidden state of the sequences that go on.
-/// Both were submitted together; each is waited for only when it is asked for.
+/// Both are on the device already; each is waited for only when it is asked for.
 pub struct Sampled {
-    pub(super) tokens: Option<Array>,
-    pub(super) advanced: Option<Array>,
+    pub(super) tokens: Option<Submitted>,
+    pub(super) advanced: Option<Submitted>,
     pub(super) dtype: Dtype,
     pub(super) width: u32,
 }
@@ -22,7 +60,7 @@ pub struct Sampled {
 impl Sampled {
     /// The drawn tokens in the order of the draws. Waits for them alone.
     pub fn tokens(&self) -> Result<Vec<u32>, EngineError> {
-        let Some(tokens) = &self.tokens else { return Ok(Vec::new()) };
+        let Some(Submitted(tokens)) = &self.tokens else { return Ok(Vec::new()) };
         let ids = tokens.try_as_slice::<u32>().map_err(|e| EngineError::Mlx(e.to_string()))?;
         Ok(ids.to_vec())
     }
@@ -40,8 +78,8 @@ impl fmt::Debug for Sampled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tokens, advanced, dtype, width } = self;
         f.debug_struct("Sampled")
-            .field("tokens", &tokens.as_ref().map(Array::shape))
-            .field("advanced", &advanced.as_ref().map(Array::shape))
+            .field("tokens", &tokens.as_ref().map(|tokens| tokens.0.shape()))
+            .field("advanced", &advanced.as_ref().map(|advanced| advanced.0.shape()))
             .field("dtype", dtype)
             .field("width", width)
             .finish()
@@ -57,14 +95,18 @@ pub(super) fn array_of(hidden: &Hidden, dtype: Dtype) -> Result<Array, EngineErr
 }
 
 /// Waits for `array`, `[tokens, width]`, and copies it out.
-pub(super) fn all_rows(array: &Array, dtype: Dtype, width: u32) -> Result<Hidden, EngineError> {
+pub(super) fn all_rows(
+    Submitted(array): &Submitted,
+    dtype: Dtype,
+    width: u32,
+) -> Result<Hidden, EngineError> {
     hidden(dtype, width, Bytes::copy_from_slice(ffi::array_bytes(array)?))
 }
 
 /// Waits for `array`, `[tokens, width]`, and copies out the last position of each row that wants
 /// logits.
 pub(super) fn wanted_rows(
-    array: &Array,
+    Submitted(array): &Submitted,
     rows: &[Row],
     dtype: Dtype,
     width: u32,
@@ -82,6 +124,12 @@ pub(super) fn wanted_rows(
         }
     }
     hidden(dtype, width, data.freeze())
+}
+
+/// Waits for `array`, all f32, and copies it out.
+pub(super) fn values(Submitted(array): &Submitted) -> Result<Vec<f32>, EngineError> {
+    let values = array.try_as_slice::<f32>().map_err(|e| EngineError::Mlx(e.to_string()))?;
+    Ok(values.to_vec())
 }
 
 pub(super) const fn mlx_dtype(dtype: Dtype) -> mlx_rs::Dtype {

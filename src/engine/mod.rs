@@ -2,8 +2,9 @@
 //!
 //! The engine takes host bytes and gives host bytes; it knows neither peers nor text, and an array
 //! never leaves the thread that made the engine. Each call is a step and one submission to the
-//! device, in which nothing waits for the host. A split changes nothing of the arithmetic: every rank computes all positions of a step,
-//! and only the bytes that leave the last one are cut down to the positions that were asked for.
+//! device, in which nothing waits for the host; sampling submits its tokens early, on their own. A
+//! split changes nothing of the arithmetic: every rank computes all positions of a step, and only
+//! the bytes that leave the last one are cut down to the positions that were asked for.
 //!
 //! Start at [`Engine`]; then `families` (what a layer is), `layers` (its parts), `cache`, `weights`
 //! and `sample`. `ffi` holds every `unsafe`.
@@ -21,18 +22,19 @@ mod weights;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::iter;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use daisy_proto::control::LoadProgress;
 use daisy_proto::{Dtype, Hidden, Row, Sampling, SeqId, Shard};
-use mlx_rs::{Array, Device, DeviceType, memory, transforms};
+use mlx_rs::{Array, Device, DeviceType, memory};
 
 use crate::model::spec::{EMBEDDING, HEAD, NORM};
-use crate::model::{Expected, ModelConfig, StoredDtype};
+use crate::model::{Expected, ModelConfig, Part, StoredDtype};
 use cache::{CacheShape, Caches};
 use families::{Block, StepContext};
-use host::{all_rows, array_of, mlx_dtype, size, wanted_rows};
+use host::{Submissions, all_rows, array_of, mlx_dtype, size, values, wanted_rows};
 use layers::{Embedding, Linear, RmsNorm, Span};
 use weights::Weights;
 
@@ -75,7 +77,7 @@ pub struct Engine {
     head: Option<Head>,
     caches: Caches,
     resident_bytes: u64,
-    submissions: u64,
+    submissions: Submissions,
     /// MLX's streams belong to their thread.
     not_send: PhantomData<*const ()>,
 }
@@ -139,7 +141,7 @@ impl Engine {
             blocks,
             head,
             resident_bytes,
-            submissions: 0,
+            submissions: Submissions::default(),
             not_send: PhantomData,
         })
     }
@@ -182,7 +184,7 @@ impl Engine {
         let spans = self.admit(rows)?;
         let ids = Array::from_slice(tokens, &[size(tokens.len() as u64)?]);
         let output = self.run(self.embed(&ids)?, &spans)?;
-        self.finish(&output, rows)
+        self.finish(output, rows)
     }
 
     /// A later rank: runs the hidden state of the rows, one behind the other, through the layers.
@@ -197,11 +199,11 @@ impl Engine {
         let input = array_of(&hidden, self.dtype)?;
         drop(hidden);
         let output = self.run(input, &spans)?;
-        self.finish(&output, rows)
+        self.finish(output, rows)
     }
 
     /// Rank 0: draws a token from each row of `hidden` and runs those with `advance` through the
-    /// embedding and the layers. All of it is handed to the device at once; nothing is waited for.
+    /// embedding and the layers. All of it is handed to the device; nothing is waited for.
     pub fn sample(&mut self, hidden: Hidden, draws: &[Draw]) -> Result<Sampled, EngineError> {
         same_count("draws of a hidden state", u64::from(hidden.tokens), draws.len() as u64)?;
         self.check_hidden(&hidden)?;
@@ -222,14 +224,12 @@ impl Engine {
 
         // MLX marks an evaluation's arrays as done all at once, so the tokens go first on their
         // own; the rest follows while they are computed, with no wait between.
-        transforms::async_eval([&tokens])?;
-        self.submissions += 1;
+        sampled.tokens = Some(self.submissions.submit(tokens.clone(), iter::empty())?);
         if !rows.is_empty() {
             let advanced = self.run(self.embed(&going_on(&tokens, draws)?)?, &spans)?;
-            transforms::async_eval([&advanced].into_iter().chain(self.caches.updated(&rows)))?;
-            sampled.advanced = Some(advanced);
+            let beside = self.caches.updated(&rows);
+            sampled.advanced = Some(self.submissions.submit(advanced, beside)?);
         }
-        sampled.tokens = Some(tokens);
         Ok(sampled)
     }
 
@@ -240,9 +240,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         let logits = self.head_logits(hidden)?.as_dtype(mlx_rs::Dtype::Float32)?;
-        self.submissions += 1;
-        let values = logits.try_as_slice::<f32>().map_err(|e| EngineError::Mlx(e.to_string()))?;
-        Ok(values.to_vec())
+        values(&self.submissions.submit(logits, iter::empty())?)
     }
 
     /// Frees the keys and values of sequences that ended. Unknown ones are passed over.
@@ -257,9 +255,10 @@ impl Engine {
         self.caches.length(seq)
     }
 
-    /// Steps handed to the device so far. Within one, the host waits for nothing.
+    /// Evaluations handed to the device so far: one for each step, and one more where it sampled
+    /// and went on, for the early tokens. Loading is not counted.
     pub const fn submissions(&self) -> u64 {
-        self.submissions
+        self.submissions.count()
     }
 
     /// What MLX holds now, in this whole process.
@@ -326,14 +325,13 @@ impl Engine {
     }
 
     /// Submits the step and waits for what leaves this rank.
-    fn finish(&mut self, output: &Array, rows: &[Row]) -> Result<Hidden, EngineError> {
+    fn finish(&mut self, output: Array, rows: &[Row]) -> Result<Hidden, EngineError> {
         // The caches too, so that nothing lazy outlives the step.
-        transforms::async_eval([output].into_iter().chain(self.caches.updated(rows)))?;
-        self.submissions += 1;
+        let output = self.submissions.submit(output, self.caches.updated(rows))?;
         if self.is_last {
-            wanted_rows(output, rows, self.dtype, self.width())
+            wanted_rows(&output, rows, self.dtype, self.width())
         } else {
-            all_rows(output, self.dtype, self.width())
+            all_rows(&output, self.dtype, self.width())
         }
     }
 
@@ -374,17 +372,24 @@ impl Head {
     }
 }
 
-/// On a CPU, half types are emulated: f32 is more than ten times as fast there.
+/// On a CPU, half types are emulated: f32 is more than ten times as fast there. On a GPU, the type
+/// that the checkpoint's matrices (or their scales) are stored in: what `config.json` says is often
+/// left over from before a conversion. Norms may be stored wider, and where they stand in a shard
+/// depends on the cut, so they have no say.
 fn compute_dtype(on_gpu: bool, config: &ModelConfig, expected: &[Expected]) -> Dtype {
-    let stored = || {
-        expected.iter().find_map(|tensor| match tensor.dtype {
-            StoredDtype::F32 => Some(Dtype::F32),
-            StoredDtype::F16 => Some(Dtype::F16),
-            StoredDtype::Bf16 => Some(Dtype::Bf16),
-            _ => None,
-        })
-    };
-    if on_gpu { config.dtype.or_else(stored).unwrap_or(Dtype::Bf16) } else { Dtype::F32 }
+    if !on_gpu {
+        return Dtype::F32;
+    }
+    let matrices = expected.iter().filter(|tensor| tensor.shape.len() == 2);
+    // Those of layers, because every shard has some: an embedding may be stored otherwise.
+    let mut layers = matrices.filter(|tensor| matches!(tensor.part, Part::Layer(_)));
+    let stored = layers.find_map(|tensor| match tensor.dtype {
+        StoredDtype::F32 => Some(Dtype::F32),
+        StoredDtype::F16 => Some(Dtype::F16),
+        StoredDtype::Bf16 => Some(Dtype::Bf16),
+        _ => None,
+    });
+    stored.or(config.dtype).unwrap_or(Dtype::Bf16)
 }
 
 fn device_name(on_gpu: bool) -> String {

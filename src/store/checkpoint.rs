@@ -198,8 +198,8 @@ fn header(file: &Path) -> Result<(Vec<u8>, Header), CheckpointError> {
     let unreadable = |source| CheckpointError::Unreadable { file: file.to_owned(), source };
     let damaged = |source| CheckpointError::Header { file: file.to_owned(), source };
 
+    let got = size(file).map_err(unreadable)?;
     let mut opened = File::open(file).map_err(unreadable)?;
-    let got = opened.metadata().map_err(unreadable)?.len();
     let mut prefix = [0; PREFIX_BYTES];
     if got < PREFIX_BYTES as u64 {
         return Err(damaged(HeaderError::Short { file_bytes: got }));
@@ -224,11 +224,21 @@ fn header(file: &Path) -> Result<(Vec<u8>, Header), CheckpointError> {
 
 fn text(file: &Path, max: u64) -> Result<String, CheckpointError> {
     let unreadable = |source| CheckpointError::Unreadable { file: file.to_owned(), source };
-    let bytes = fs::metadata(file).map_err(unreadable)?.len();
+    let bytes = size(file).map_err(unreadable)?;
     if bytes > max {
         return Err(CheckpointError::TooLarge { file: file.to_owned(), bytes, max });
     }
     fs::read_to_string(file).map_err(unreadable)
+}
+
+/// The size of an ordinary file. Opening a pipe or reading a device may never end.
+fn size(file: &Path) -> io::Result<u64> {
+    let metadata = fs::metadata(file)?;
+    if metadata.is_file() {
+        Ok(metadata.len())
+    } else {
+        Err(io::Error::other("it is no ordinary file"))
+    }
 }
 
 fn name(dir: &Path) -> String {

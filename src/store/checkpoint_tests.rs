@@ -154,3 +154,19 @@ fn names_come_from_the_path() {
         assert_eq!(name(Path::new(path)), expected, "{path}");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
+    for name in ["config.json", FILE, INDEX] {
+        let weights = safetensors(&[("a", 1)]);
+        let dir = directory(&[CONFIG, (FILE, &weights)]);
+        let path = dir.path().join(name);
+        // What stood there must not be what is read.
+        let _ = fs::remove_file(&path);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+        assert!(made.success());
+        let error = Checkpoint::open(dir.path()).expect_err(name).to_string();
+        assert!(error.contains(name) && error.contains("no ordinary file"), "{error}");
+    }
+}

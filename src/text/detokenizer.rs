@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use super::TextError;
+use super::{TextError, caught};
 
 /// The text of one answer as it grows. The pieces together are what decoding all tokens at once
 /// gives, without special tokens; invalid bytes come out as U+FFFD.
@@ -109,9 +109,11 @@ impl Vocabulary {
     }
 
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self.tokenizer.encode_fast(text, false);
-        let encoding = encoding.map_err(|error| TextError::Encode(error.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        caught(|| {
+            let encoding = self.tokenizer.encode_fast(text, false);
+            encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| error.to_string())
+        })
+        .map_err(TextError::Encode)
     }
 
     /// The token as the vocabulary writes it; none for a special token and for no token at all.

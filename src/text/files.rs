@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -130,6 +130,10 @@ impl Json {
 fn bytes(file: &Path) -> Result<Option<Vec<u8>>, TextError> {
     let unreadable = |source| TextError::Unreadable { file: file.to_owned(), source };
     let size = match fs::metadata(file) {
+        // Reading a pipe or a device may never end.
+        Ok(metadata) if !metadata.is_file() => {
+            return Err(unreadable(io::Error::other("it is no ordinary file")));
+        }
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),

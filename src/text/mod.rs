@@ -13,6 +13,7 @@ mod template;
 
 use std::fmt;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -70,9 +71,10 @@ impl TextModel {
     /// Reads what the checkpoint in `dir` says about text.
     pub fn open(dir: &Path) -> Result<Self, TextError> {
         let files = Files::read(dir)?;
-        let mut tokenizer = Tokenizer::from_bytes(&files.tokenizer).map_err(|error| {
-            TextError::Damaged { file: dir.join(files::TOKENIZER), reason: error.to_string() }
-        })?;
+        let damaged = |reason| TextError::Damaged { file: dir.join(files::TOKENIZER), reason };
+        let mut tokenizer =
+            caught(|| Tokenizer::from_bytes(&files.tokenizer).map_err(|error| error.to_string()))
+                .map_err(damaged)?;
         // Some checkpoints carry the settings of their training batches.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| TextError::Encode(error.to_string()))?;
@@ -129,6 +131,13 @@ impl TextModel {
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.vocabulary))
     }
+}
+
+/// The tokenizer library panics on some damaged files, and a node outlives any file.
+fn caught<T>(action: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    // What a panic may leave half done is dropped, or only read by the library.
+    let ended = panic::catch_unwind(AssertUnwindSafe(action));
+    ended.unwrap_or_else(|_| Err("the tokenizer library panicked on it".to_owned()))
 }
 
 impl fmt::Debug for TextModel {

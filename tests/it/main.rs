@@ -1,4 +1,5 @@
 //! The house rules and the command line, tested on the sources and on the real binary.
 
 mod command_line;
+mod damage;
 mod layering;

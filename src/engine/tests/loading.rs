@@ -2,8 +2,10 @@
 
 use std::fs;
 
+use super::super::compute_dtype;
 use super::checkpoint::{Checkpoint, LAYERS, RawTensor, poison, styles};
 use super::*;
+use crate::model::{Expected, Part, StoredDtype};
 
 #[test]
 fn only_the_shards_bytes_are_read() {
@@ -114,4 +116,28 @@ fn progress_counts_layers_up_to_the_shards() {
     assert!(seen.iter().all(|progress| progress.layers_total == 3));
     assert!(engine.resident_bytes() > 0);
     assert!(engine.device().starts_with("cpu (") || engine.device().starts_with("gpu"));
+}
+
+#[test]
+fn a_gpu_computes_in_the_type_of_the_layers_matrices() {
+    let float = |name: &str, part, shape: &[u64], dtype| Expected {
+        name: name.to_owned(),
+        part,
+        shape: shape.to_vec(),
+        dtype,
+    };
+    // As a rank's shard comes: an embedding and a wide norm first, packed weights, then scales.
+    let expected = [
+        float("embedding", Part::Embedding, &[61, 64], StoredDtype::F32),
+        float("norm", Part::Layer(0), &[64], StoredDtype::F32),
+        float("weight", Part::Layer(0), &[64, 8], StoredDtype::U32),
+        float("scales", Part::Layer(0), &[64, 2], StoredDtype::F16),
+        float("head", Part::Head, &[61, 64], StoredDtype::F32),
+    ];
+    // Its config says bfloat16.
+    let config = Checkpoint::write(&styles()[0].1).config;
+    assert_eq!(compute_dtype(true, &config, &expected), Dtype::F16);
+    assert_eq!(compute_dtype(true, &config, &expected[1..4]), Dtype::F16);
+    assert_eq!(compute_dtype(true, &config, &expected[..1]), Dtype::Bf16);
+    assert_eq!(compute_dtype(false, &config, &expected), Dtype::F32);
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use mlx_rs::{Array, fast, ops, transforms};
 
 use super::super::ffi;
+use super::super::host::Submitted;
 use super::checkpoint::{Checkpoint, LAYERS, styles};
 use super::*;
 
@@ -45,7 +46,7 @@ fn tokens_come_before_the_hidden_state() {
     for step in 0..64 {
         let sampled = engine.sample(hidden, &[draw(1, 3 + step)]).expect("a step");
         assert_eq!(sampled.tokens().expect("tokens").len(), 1);
-        early |= !sampled.advanced.as_ref().is_some_and(ffi::is_available);
+        early |= !sampled.advanced.as_ref().is_some_and(Submitted::is_available);
         hidden = sampled.hidden().expect("a hidden state");
     }
     assert!(early, "whoever waits for the tokens always waits for the hidden state too");

@@ -150,8 +150,9 @@ fn a_trimmed_sequence_goes_on_as_if_never_longer() {
     assert_same_rows(&chain.logits(&first), &chain.logits(&again), "after trimming");
 }
 
+/// What reaches the device, counted where it is handed over; the types let nothing else be read.
 #[test]
-fn each_step_is_one_submission_per_rank() {
+fn each_step_is_one_submission_per_rank_and_tokens_one_more() {
     let checkpoint = Checkpoint::write(&styles()[0].1);
     let mut chain = Chain::load(&checkpoint, &[2, 1, 1], None);
     let counts = |chain: &Chain| chain.ranks.iter().map(Engine::submissions).collect::<Vec<_>>();
@@ -160,9 +161,13 @@ fn each_step_is_one_submission_per_rank() {
     assert_eq!(counts(&chain), [1, 1, 1]);
     for step in 0..3 {
         hidden = chain.decode(hidden, &[draw(1, 5 + step)]).1;
-        let steps = u64::from(step) + 2;
-        assert_eq!(counts(&chain), [steps, steps, steps]);
+        let steps = u64::from(step) + 1;
+        assert_eq!(counts(&chain), [1 + 2 * steps, 1 + steps, 1 + steps]);
     }
+    let logits = chain.logits(&hidden);
+    assert!(!logits.is_empty());
+    assert_eq!(counts(&chain), [8, 4, 4]);
+    // The last token goes nowhere: only the tokens are computed.
     chain.decode(hidden, &[Draw { advance: false, ..draw(1, 8) }]);
-    assert_eq!(counts(&chain), [5, 4, 4]);
+    assert_eq!(counts(&chain), [9, 4, 4]);
 }
