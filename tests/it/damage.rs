@@ -77,7 +77,7 @@ fn talk(text: &TextModel) -> Result<(), String> {
 fn edited(file: &str, whole: &[u8], random: &mut Random) -> Vec<u8> {
     let json = match file {
         "model.safetensors" => {
-            let length = u64::from_le_bytes(whole[..8].try_into().expect("eight")) as usize;
+            let length = usize::from_le_bytes(whole[..8].try_into().expect("eight"));
             &whole[8..8 + length]
         }
         _ => whole,
