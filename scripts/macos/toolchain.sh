@@ -76,7 +76,7 @@ unpack_packages() {
       *) dpkg-deb -x "$package" "$made" ;;
     esac
   done
-  rm -r "$tmp/debs" "$made/usr/share"
+  rm -r "$tmp/debs" "${made:?}/usr/share"
 }
 
 add_stand_ins() {

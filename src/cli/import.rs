@@ -13,7 +13,7 @@ pub(crate) struct Import {
     /// The file to import
     #[arg(value_name = "FILE.gguf")]
     file: PathBuf,
-    /// Where the checkpoint goes [default: models/<file name> in Daisy's home]
+    /// Where the checkpoint goes [default: models/ and the file's name, in Daisy's home]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@
 //! Two roles meet in it. As *driver* it serves a model ([`driver`], with [`members`], [`peers`] and
 //! [`requests`]); for other drivers it *hosts* ranks ([`hosting`]). Both start processes by
 //! [`ranks`]. The command line speaks to it through [`attach`], HTTP through [`handle`].
-//! Start at [`Node::start`].
+//! Start at [`Node::open`].
 
 mod attach;
 mod driver;

@@ -6,7 +6,7 @@ use crate::frame::FrameError;
 use crate::hidden::HiddenSizeError;
 use crate::{CloseReason, Hidden, PROTOCOL_VERSION, PipelineId, Rank, Step};
 
-/// Why [`Link::send_step`] refused. All but `NotOpen` and `NoCredit` are faults of the caller.
+/// Why [`Link::send_step`](super::Link::send_step) refused. All but `NotOpen` and `NoCredit` are faults of the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("the edge is not open")]
