@@ -154,7 +154,9 @@ mod tests {
 
     #[test]
     fn a_tail_begins_with_a_whole_line() {
-        for (lines, bytes, expected) in [(9, 9, "bb\ncc\n"), (1, 9, "cc\n"), (9, 5, "cc\n"), (9, 2, "")] {
+        for (lines, bytes, expected) in
+            [(9, 9, "bb\ncc\n"), (1, 9, "cc\n"), (9, 5, "cc\n"), (9, 2, "")]
+        {
             assert_eq!(last_lines("aaaa\nbb\ncc\n", lines, bytes), expected);
         }
         let home = tempfile::tempdir().expect("a folder");

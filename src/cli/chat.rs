@@ -57,6 +57,16 @@ pub(crate) struct Answered {
     pub(crate) decode: Duration,
 }
 
+impl Answered {
+    /// The first token is the prefill's; the rest came in the decode time.
+    #[expect(clippy::cast_precision_loss, reason = "a display of one decimal")]
+    pub(crate) fn tokens_per_second(&self) -> f64 {
+        let seconds = self.decode.as_secs_f64();
+        let tokens = self.counted.completion_tokens.saturating_sub(1) as f64;
+        if seconds > 0.0 { tokens / seconds } else { 0.0 }
+    }
+}
+
 impl Chat {
     pub(crate) fn run(self, home_flag: Option<PathBuf>) -> Result<(), Failure> {
         let client = Client::new(&self.url, self.api_key.clone());
@@ -74,7 +84,7 @@ impl Chat {
             };
             let line = line.trim();
             match line {
-                "" => continue,
+                "" => {}
                 "/quit" | "/exit" => break Ok(()),
                 "/stats" => render::chat_stats(&talk.stats),
                 "/reset" => {
@@ -120,11 +130,11 @@ impl Talk {
         let (client, options, messages) = (client.clone(), options.clone(), self.messages.clone());
         let began = Instant::now();
         let asked = tokio::task::spawn_blocking(move || {
-            client.chat(&messages, &options, &mut |text| {
-                match pieces_in.blocking_send(text.to_owned()) {
-                    Ok(()) => ControlFlow::Continue(()),
-                    Err(_) => ControlFlow::Break(()),
-                }
+            client.chat(&messages, &options, &mut |text| match pieces_in
+                .blocking_send(text.to_owned())
+            {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
             })
         });
         let mut answer = String::new();
@@ -151,13 +161,12 @@ impl Talk {
         render::chat_answer_ends();
         let first = first.unwrap_or(last);
         let timed = Answered { ttft: first - began, decode: last - first, ..Answered::default() };
-        self.keep(question, answer, timed, asked.await.context("the answer's task"));
+        self.keep(&answer, timed, asked.await.context("the answer's task"));
     }
 
     fn keep(
         &mut self,
-        question: &str,
-        answer: String,
+        answer: &str,
         timed: Answered,
         outcome: anyhow::Result<Result<Counted, ClientError>>,
     ) {
@@ -172,9 +181,9 @@ impl Talk {
         }
         if answer.is_empty() {
             // Not answered: the next try does not drag the question along.
-            self.messages.retain(|kept| kept.role != "user" || kept.content != question);
+            self.messages.pop();
         } else {
-            self.messages.push(message("assistant", &answer));
+            self.messages.push(message("assistant", answer));
         }
     }
 }
@@ -188,8 +197,8 @@ fn editor(history: &std::path::Path) -> Result<Editor<(), FileHistory>, Failure>
         .max_history_size(HISTORY_MAX)
         .context("cannot set up the line editor")?
         .build();
-    let mut editor = Editor::with_history(config, FileHistory::with_config(&config))
-        .context("cannot set up the line editor")?;
+    let past = FileHistory::with_config(&config);
+    let mut editor = Editor::with_history(config, past).context("cannot set up the line editor")?;
     // The first time there is none.
     let _ = editor.load_history(history);
     Ok(editor)

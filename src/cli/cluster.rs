@@ -8,10 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::{Failure, home, machine_name};
 use super::{logs, serve::ServeArgs, status, trust, up};
-use crate::node::{Node, NodeConfig, Opened};
-
-/// Where a node listens for others.
-pub(crate) const CONTROL_PORT: u16 = 51738;
+use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

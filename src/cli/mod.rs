@@ -130,10 +130,7 @@ fn log() {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .with_filter(to_stderr);
-    let file = fmt::layer()
-        .with_ansi(false)
-        .with_writer(LogWriter)
-        .with_filter(LevelFilter::INFO);
+    let file = fmt::layer().with_ansi(false).with_writer(LogWriter).with_filter(LevelFilter::INFO);
     tracing_subscriber::registry().with(stderr).with(file).init();
 }
 
