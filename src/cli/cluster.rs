@@ -7,11 +7,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::{Failure, home, machine_name};
-use super::{serve::ServeArgs, status, trust, up};
-use crate::node::{Node, NodeConfig, Opened};
-
-/// Where a node listens for others.
-pub(crate) const CONTROL_PORT: u16 = 51738;
+use super::{logs, serve::ServeArgs, status, trust, up};
+use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -25,6 +22,8 @@ pub(crate) enum Command {
     Trust(trust::Trust),
     /// Show what this machine's node is doing
     Status,
+    /// Show a node's log, its ranks' lines included
+    Logs(logs::Logs),
 }
 
 impl Command {
@@ -36,6 +35,7 @@ impl Command {
             Self::Id => trust::print_id(&home),
             Self::Trust(trust) => trust.run(&home),
             Self::Status => status::run(&home),
+            Self::Logs(logs) => logs.run(&home),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The command line: one file per command, [`render`] the only printer. Raw flags become a checked
 //! configuration once, here and in the commands.
 
+mod chat;
 mod cluster;
 mod import;
+mod logs;
 mod render;
 mod serve;
 mod status;
@@ -15,8 +17,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use daisy_proto::local::{Refusal, RefusalKind};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::logs::LogWriter;
 use crate::rank;
 
 /// Runs one language model across several machines.
@@ -38,6 +43,8 @@ enum Command {
     /// Checkpoints on this machine
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Talk to a model in the terminal
+    Chat(chat::Chat),
     /// One shard; started by its node
     #[command(hide = true)]
     Rank,
@@ -82,7 +89,7 @@ impl Failure {
 /// Parses the command line and runs it.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr();
+    log();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -97,6 +104,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rank => Ok(rank::run().map_err(anyhow::Error::from)?),
         Command::Model(ModelCommand::Import(import)) => import.run(cli.home),
         Command::Cluster(command) => command.run(cli.home),
+        Command::Chat(chat) => chat.run(cli.home),
     }
 }
 
@@ -111,16 +119,19 @@ pub(crate) fn home(home: Option<PathBuf>) -> Result<PathBuf, Failure> {
     }
 }
 
-fn log_to_stderr() {
-    let filter = EnvFilter::builder()
+/// Warnings go to stderr (`DAISY_LOG` asks for more); a node also keeps everything of interest in
+/// its home, once it has opened it.
+fn log() {
+    let to_stderr = EnvFilter::builder()
         .with_env_var("DAISY_LOG")
         .with_default_directive(tracing::Level::WARN.into())
         .from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let stderr = fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
-        .init();
+        .with_filter(to_stderr);
+    let file = fmt::layer().with_ansi(false).with_writer(LogWriter).with_filter(LevelFilter::INFO);
+    tracing_subscriber::registry().with(stderr).with(file).init();
 }
 
 /// The name of this machine, as people know it.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is this module's purpose")]
 
+use std::io::Write;
 use std::net::SocketAddr;
 
 use daisy_proto::NodeId;
@@ -9,6 +10,7 @@ use daisy_proto::control::LoadProgress;
 use daisy_proto::local::{FromNode, NodeStatus, PlannedShard, RankStatus, Refusal};
 
 use super::Failure;
+use super::chat::Stats;
 use crate::store::{Imported, Progress};
 use crate::units::Bytes;
 
@@ -81,7 +83,7 @@ pub(crate) fn event(event: &FromNode) {
             eprintln!("error: the pipeline failed: {reason}");
             eprintln!("hint: requests get 503 with this reason; stop with Ctrl+C and serve again");
         }
-        FromNode::Stopped | FromNode::Refused(_) | FromNode::Status(_) => {}
+        FromNode::Stopped | FromNode::Refused(_) | FromNode::Status(_) | FromNode::Logs(_) => {}
     }
 }
 
@@ -146,4 +148,54 @@ pub(crate) fn status(status: &NodeStatus) {
             rank.planned.node_name
         );
     }
+}
+
+/// A node's lines, as they are.
+pub(crate) fn log(text: &str) {
+    print!("{text}");
+}
+
+pub(crate) fn chat_begins(models: &[String]) {
+    eprintln!("talking to {}; /help lists what else there is", models.join(", "));
+}
+
+pub(crate) fn chat_help() {
+    eprintln!("/stats  how fast the answers came");
+    eprintln!("/reset  forget the conversation");
+    eprintln!("/quit   leave (or Ctrl+D); Ctrl+C ends an answer");
+}
+
+pub(crate) fn chat_reset() {
+    eprintln!("the conversation starts anew");
+}
+
+/// Text as it comes; seen at once, though no line ends.
+pub(crate) fn chat_piece(text: &str) {
+    print!("{text}");
+    // A closed pipe shows at the next line.
+    let _ = std::io::stdout().flush();
+}
+
+pub(crate) fn chat_stopped() {
+    eprintln!(" [stopped]");
+}
+
+pub(crate) fn chat_answer_ends() {
+    println!();
+}
+
+pub(crate) fn chat_stats(stats: &Stats) {
+    let Stats { answers, last, prompt_tokens, completion_tokens } = stats;
+    if *answers == 0 {
+        eprintln!("no answer yet");
+        return;
+    }
+    eprintln!(
+        "last answer: {} prompt and {} new tokens | TTFT {:.2} s | {:.1} tok/s",
+        last.counted.prompt_tokens,
+        last.counted.completion_tokens,
+        last.ttft.as_secs_f64(),
+        last.tokens_per_second()
+    );
+    eprintln!("all {answers} answers: {prompt_tokens} prompt and {completion_tokens} new tokens");
 }

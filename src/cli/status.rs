@@ -12,19 +12,7 @@ use crate::ipc::{self, Reader, Writer};
 
 pub(crate) fn run(home: &Path) -> Result<(), Failure> {
     runtime()?.block_on(async {
-        let socket = ipc::socket_path(home).ok();
-        let stream = match socket {
-            Some(socket) => UnixStream::connect(socket).await.ok(),
-            None => None,
-        };
-        let Some(stream) = stream else {
-            return Err(Failure::Refused(Refusal {
-                message: "no node runs on this machine".to_owned(),
-                hints: vec!["start one with `daisy cluster up`".to_owned()],
-                kind: RefusalKind::NotReachable,
-            }));
-        };
-        let (read, write) = stream.into_split();
+        let (read, write) = connect(home).await?.into_split();
         Writer::new(write).write(&ToNode::Status).await.context("cannot ask the node")?;
         match Reader::new(read).read().await.context("cannot hear the node")? {
             Some(FromNode::Status(status)) => render::status(&status),
@@ -32,4 +20,18 @@ pub(crate) fn run(home: &Path) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// The running node of this machine.
+pub(crate) async fn connect(home: &Path) -> Result<UnixStream, Failure> {
+    if let Ok(socket) = ipc::socket_path(home)
+        && let Ok(stream) = UnixStream::connect(socket).await
+    {
+        return Ok(stream);
+    }
+    Err(Failure::Refused(Refusal {
+        message: "no node runs on this machine".to_owned(),
+        hints: vec!["start one with `daisy cluster up`".to_owned()],
+        kind: RefusalKind::NotReachable,
+    }))
 }

@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use super::driver::{self, Command};
-use super::{BUILD, Node, NodeError};
+use super::{BUILD, Node, NodeError, remote_logs};
 use crate::ipc::{Reader, Writer};
 
 /// What this node serves now; shared by all its command-line connections.
@@ -93,6 +93,13 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
         ToNode::Serve(wish) => serve_model(node, *wish, reader, writer, &attached).await,
         ToNode::Status => {
             let _ = writer.write(&FromNode::Status(status(&node, &attached))).await;
+        }
+        ToNode::Logs { node: wanted, lines } => {
+            let answer = match remote_logs::fetch(&node, &wanted, lines).await {
+                Ok(text) => FromNode::Logs(text),
+                Err(refusal) => FromNode::Refused(refusal),
+            };
+            let _ = writer.write(&answer).await;
         }
         ToNode::Drain { .. } => {
             let _ = writer.write(&refused("nothing is served on this connection")).await;

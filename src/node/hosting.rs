@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::Node;
 use super::ranks::{RankEvent, RankProcess};
+use crate::logs;
 use crate::net::{ConnectionLost, ControlConnection};
 use crate::store::Checkpoint;
 
@@ -86,6 +87,12 @@ impl Hosted<'_> {
                 };
                 let (id, name) = (self.node.identity.node_id(), self.node.name.clone());
                 Response::Facts(Facts { id, name, checkpoint })
+            }
+            Request::Logs { lines } => {
+                match logs::tail(&self.node.home, lines as usize, LOG_BYTES_MAX) {
+                    Ok(text) => Response::Logs(text),
+                    Err(error) => refused(format!("the log cannot be read: {error}")),
+                }
             }
             Request::Stage(start) => self.stage(start).await,
             Request::Connect { pipeline, previous, next, next_addrs } => {
@@ -184,5 +191,7 @@ fn refused(message: String) -> Response {
     Response::Refused(Refusal { message, hints: Vec::new(), kind: RefusalKind::CannotBeDone })
 }
 
+/// A control message holds 64 KiB.
+const LOG_BYTES_MAX: usize = 48 << 10;
 /// Progress of a rank that loads: at most one message a layer.
 const EVENTS_MAX: usize = 256;

@@ -15,6 +15,7 @@ mod members;
 mod model;
 mod peers;
 mod ranks;
+mod remote_logs;
 mod requests;
 mod staging;
 
@@ -28,6 +29,7 @@ use tokio::task::JoinSet;
 
 use crate::identity::{Identity, IdentityError, trust_check};
 use crate::ipc;
+use crate::logs;
 use crate::net::{ControlEndpoint, KeyError, KeyPair, NetError};
 
 /// How a node runs.
@@ -47,6 +49,7 @@ pub struct NodeConfig {
 #[derive(Debug)]
 pub struct Node {
     pub(crate) identity: Identity,
+    pub(crate) home: PathBuf,
     pub(crate) name: String,
     pub(crate) control: ControlEndpoint,
     pub(crate) peers: Vec<SocketAddr>,
@@ -63,6 +66,8 @@ pub enum NodeError {
     Net(#[from] NetError),
     #[error("a node runs already for {}; stop it, or set DAISY_HOME to another folder", .0.display())]
     Running(PathBuf),
+    #[error("cannot write logs/node.log in {}: {source}", home.display())]
+    Log { home: PathBuf, source: std::io::Error },
     #[error("cannot open the local socket {}: {source}", path.display())]
     Socket { path: PathBuf, source: std::io::Error },
 }
@@ -79,6 +84,8 @@ impl Node {
     /// Opens the node's sockets. Nothing is advertised or served yet.
     pub async fn open(config: NodeConfig) -> Result<Opened, NodeError> {
         let identity = Identity::load_or_create(&config.home)?;
+        logs::open(&config.home)
+            .map_err(|source| NodeError::Log { home: config.home.clone(), source })?;
         let socket = ipc::socket_path(&config.home)
             .map_err(|source| NodeError::Socket { path: config.home.clone(), source })?;
         let local = attach::listen(&socket, &config.home).await?;
@@ -87,6 +94,7 @@ impl Node {
         let control = ControlEndpoint::bind(config.listen, &key, trust, BUILD)?;
         let node = Arc::new(Self {
             identity,
+            home: config.home,
             name: config.name,
             control,
             peers: config.peers,
@@ -162,6 +170,9 @@ pub(crate) fn random_u64() -> Result<u64, RandomError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives no random numbers")]
 pub(crate) struct RandomError;
+
+/// Where a node listens for others, unless told otherwise.
+pub const CONTROL_PORT: u16 = 51738;
 
 /// Told to peers of other versions, at most 64 bytes.
 pub const BUILD: &str = concat!("daisy ", env!("CARGO_PKG_VERSION"));

@@ -11,6 +11,7 @@
 mod cluster;
 mod faults;
 mod split;
+mod terminal;
 
 /// Ends the test early, counted as skipped by `scripts/check`.
 macro_rules! skip {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const PURE: &[&str] = &["model", "pipeline", "plan", "preflight", "schedule", "units"];
-const ADAPTERS: &[&str] = &["engine", "identity", "ipc", "net", "store", "text"];
+const ADAPTERS: &[&str] = &["engine", "identity", "ipc", "logs", "net", "store", "text"];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];
 
 /// What only one module may name.

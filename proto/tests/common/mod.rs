@@ -104,6 +104,7 @@ pub fn to_node() -> impl Strategy<Value = ToNode> {
         serve().prop_map(|serve| ToNode::Serve(Box::new(serve))),
         any::<u64>().prop_map(|grace_ms| ToNode::Drain { grace_ms }),
         Just(ToNode::Status),
+        (text(), any::<u32>()).prop_map(|(node, lines)| ToNode::Logs { node, lines }),
     ]
 }
 
@@ -122,6 +123,7 @@ pub fn from_node() -> impl Strategy<Value = FromNode> {
         Just(FromNode::Stopped),
         refusal().prop_map(FromNode::Refused),
         node_status().prop_map(FromNode::Status),
+        text().prop_map(FromNode::Logs),
     ]
 }
 
@@ -161,6 +163,7 @@ fn request() -> impl Strategy<Value = Request> {
             }
         ),
         pipeline().prop_map(|pipeline| Request::Stop { pipeline }),
+        any::<u32>().prop_map(|lines| Request::Logs { lines }),
     ]
 }
 
@@ -179,6 +182,7 @@ fn response() -> impl Strategy<Value = Response> {
         }),
         Just(Response::Done),
         refusal().prop_map(Response::Refused),
+        text().prop_map(Response::Logs),
     ]
 }
 
