@@ -59,8 +59,9 @@ mlx_dir() {
   echo "$DAISY_CACHE/mlx-$MLX_VERSION-$DAISY_ARCH-$key"
 }
 
-# Debian's OpenBLAS with threads, to preload (LD_PRELOAD) where speed counts more than bit equality: prefill is
-# several times faster than with the reference BLAS that MLX's wheel brings. Nothing where it is missing.
+# Debian's OpenBLAS with threads, to preload (LD_PRELOAD) where speed counts more than bit equality: models
+# of plain float weights prefill several times faster than with the reference BLAS that MLX's wheel brings. Nothing where
+# it is missing.
 openblas() {
   local so=/usr/lib/$DAISY_ARCH-linux-gnu/openblas-pthread/libopenblas.so.0
   [ ! -e "$so" ] || echo "$so"

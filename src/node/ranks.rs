@@ -154,6 +154,8 @@ impl Supervisor {
             Some((reason, blame)) => (format!("failed: {reason}"), blame),
             None => (describe(status, last_line), None),
         };
+        // It travels in a control message, and a damaged file may have put anything into it.
+        let reason = reason.chars().take(REASON_CHARS_MAX).collect::<String>();
         tracing::info!(rank = self.rank.0, reason, "rank process ended");
         self.tell(RankEvent::Exited { reason, blame }).await;
     }
@@ -224,6 +226,7 @@ fn describe(status: Option<ExitStatus>, last_line: Option<String>) -> String {
     }
 }
 
+const REASON_CHARS_MAX: usize = 2000;
 /// Admissions and cancellations of a full queue, with room.
 const TO_RANK_MAX: usize = 256;
 /// The binary loads MLX's library before it listens.
