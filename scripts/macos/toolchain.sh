@@ -47,11 +47,12 @@ fetch_packages() {
   mkdir -p "$tmp/apt/lists/partial" "$tmp/apt/cache/archives/partial" "$tmp/debs"
   : >"$tmp/apt/status"
   apt apt-get update || fail "apt-get could not read its sources" "is the network there? apt's reason stands above"
-  version=$(apt apt-cache show --no-all-versions rustc-web 2>/dev/null | sed -n 's/^Version: //p')
+  version=$(apt apt-cache show --no-all-versions rustc-web 2>/dev/null | sed -n 's/^Version: //p') || true
   needed=$(rust_version)
   dpkg --compare-versions "${version:-0}" ge "$needed" ||
     fail "the workspace needs Rust $needed, and apt's sources have rustc-web ${version:-not at all}" \
-      "the sources must name bookworm-security, as /etc/apt/sources.list.d/debian.sources does in a fresh Debian"
+      "is the network there? what apt says stands above" \
+      "do apt's sources name bookworm-security, as a fresh Debian's do?"
 
   # What scripts/setup installs to link with is there anyway: a compiler and all below it.
   packages=$(comm -23 <(closure "${PACKAGES[@]}") <(closure g++ apt))
