@@ -98,7 +98,7 @@ impl Engine {
         memory::set_cache_limit(CACHE_BYTES_MAX)?;
         let LoadRequest { files, config, shard, is_last, dtype } = request;
         let (mut weights, expected) = Weights::open(files, config, shard)?;
-        let on_gpu = matches!(Device::try_default()?.get_type()?, DeviceType::Gpu);
+        let on_gpu = on_gpu()?;
         let dtype = dtype.unwrap_or_else(|| compute_dtype(on_gpu, config, &expected));
         weights.compute_in(mlx_dtype(dtype));
 
@@ -370,6 +370,11 @@ impl Head {
             (None, None) => Err(EngineError::Internal("a tied head without an embedding")),
         }
     }
+}
+
+/// Whether this process computes on a GPU: which MLX library it was started with decides.
+pub fn on_gpu() -> Result<bool, EngineError> {
+    Ok(matches!(Device::try_default()?.get_type()?, DeviceType::Gpu))
 }
 
 /// On a CPU, half types are emulated: f32 is more than ten times as fast there. On a GPU, the type
