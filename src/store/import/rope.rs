@@ -90,10 +90,11 @@ mod tests {
             );
         }
         assert_eq!(Scaling::of(&[1.0; 32], 64, THETA).expect("none"), None);
-        // The first and last of a known table: Llama 3.2 1B, 32 pairs.
+        // Llama 3.2 1B, 32 pairs: pair 15 turns by one in 2950 positions, in 2.777 of the context,
+        // which is 0.592 of the way from slow to fast.
         let table = divisors(32.0);
         assert_eq!((table[0], table[14], table[31]), (1.0, 1.0, 32.0));
-        assert!((table[15] - 1.3).abs() < 0.1, "{}", table[15]);
+        assert!((table[15] - 1.652).abs() < 0.003, "{}", table[15]);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! Face wants ranked pairs instead: every way to cut a piece into two others, by the piece's score,
 //! as its converter has them. A character that is no piece becomes its bytes.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
@@ -62,7 +61,7 @@ fn decoder(prefix: bool) -> Json {
 }
 
 /// Pairs in the order in which they merge: the best piece first, and of one piece's pairs the one
-/// with the longest left part.
+/// whose parts have the lowest ids.
 fn merges(tokens: &[&str], scores: &[f32], mergeable: &[bool]) -> Vec<Json> {
     let pieces: HashMap<&str, usize> = tokens
         .iter()
@@ -74,10 +73,8 @@ fn merges(tokens: &[&str], scores: &[f32], mergeable: &[bool]) -> Vec<Json> {
     for (id, piece) in tokens.iter().enumerate().filter(|(id, _)| mergeable[*id]) {
         for (at, _) in piece.char_indices().skip(1) {
             let (left, right) = piece.split_at(at);
-            if let (Some(&left_id), Some(&right_id)) = (pieces.get(left), pieces.get(right)) {
-                let (left_size, right_size) = (left.chars().count(), right.chars().count());
-                let order = (Reverse((left_size, right_size)), id, left_id, right_id);
-                pairs.push((scores[id], order, left, right));
+            if let (Some(left_id), Some(right_id)) = (pieces.get(left), pieces.get(right)) {
+                pairs.push((scores[id], (id, *left_id, *right_id), left, right));
             }
         }
     }
