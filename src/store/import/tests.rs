@@ -233,9 +233,11 @@ fn the_tokenizer_splits_as_the_metadata_say() {
     }
 }
 
+/// A change to [`tiny`].
+type Change = for<'a> fn(&'a mut Builder) -> &'a mut Builder;
+
 #[test]
-fn what_cannot_be_imported_is_refused_by_name() {
-    type Change = for<'a> fn(&'a mut Builder) -> &'a mut Builder;
+fn models_that_cannot_be_imported_are_refused_by_name() {
     let cases: &[(Change, &[&str])] = &[
         (
             |f| f.set("general.architecture", Value::Text("gemma3".to_owned())),
@@ -305,6 +307,13 @@ fn what_cannot_be_imported_is_refused_by_name() {
             |f| f.set("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN)),
             &["layer_norm_rms_epsilon", "above 0"],
         ),
+    ];
+    refused(cases);
+}
+
+#[test]
+fn tokenizers_that_cannot_be_imported_are_refused_by_name() {
+    let cases: &[(Change, &[&str])] = &[
         (
             |f| f.set("tokenizer.ggml.model", Value::Text("bert".to_owned())),
             &["`bert`", "supported: gpt2, llama"],
@@ -336,6 +345,11 @@ fn what_cannot_be_imported_is_refused_by_name() {
         ),
         (|f| f.set("tokenizer.ggml.tokens", Value::Unsigned(1)), &["must be a list, got 1"]),
     ];
+    refused(cases);
+}
+
+/// Each change is refused with these words, and nothing is left.
+fn refused(cases: &[(Change, &[&str])]) {
     for (change, said) in cases {
         let mut file = tiny();
         change(&mut file);
