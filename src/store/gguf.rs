@@ -161,8 +161,18 @@ impl fmt::Display for Value {
 
 impl TensorKind {
     pub const F32: Self = Self(0);
+    pub const F16: Self = Self(1);
+    pub const Q4_0: Self = Self(2);
     pub const Q4_1: Self = Self(3);
+    pub const Q5_0: Self = Self(6);
+    pub const Q5_1: Self = Self(7);
     pub const Q8_0: Self = Self(8);
+    pub const Q2_K: Self = Self(10);
+    pub const Q3_K: Self = Self(11);
+    pub const Q4_K: Self = Self(12);
+    pub const Q5_K: Self = Self(13);
+    pub const Q6_K: Self = Self(14);
+    pub const BF16: Self = Self(30);
 
     /// Values per block and bytes per block; none if the type is not known.
     fn block(self) -> Option<(u64, u64)> {

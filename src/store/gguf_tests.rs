@@ -17,6 +17,12 @@ impl Builder {
         self
     }
 
+    pub fn rename(&mut self, from: &str, to: &str) {
+        for (key, _) in self.metadata.iter_mut().filter(|(key, _)| key == from) {
+            to.clone_into(key);
+        }
+    }
+
     pub fn unset(&mut self, key: &str) -> &mut Self {
         self.metadata.retain(|(known, _)| known != key);
         self

@@ -1,15 +1,20 @@
-//! Making a checkpoint out of a GGUF file, bit for bit.
+//! Making a checkpoint out of a GGUF file.
 //!
-//! The result is an ordinary MLX checkout: `config.json`, tokenizer files and safetensors. Nothing
-//! is rounded, so only types that MLX's affine form holds exactly are taken; everything that cannot
-//! be imported is refused by name before a byte is written. Weights pass through memory one tensor
-//! at a time, into a directory beside the target that takes its name when it is complete.
+//! The result is an ordinary MLX checkout: `config.json`, tokenizer files and safetensors. Without a
+//! [`Wish`] nothing is rounded that MLX's affine form holds exactly. Everything that cannot be
+//! imported is refused by name before a byte is written. Weights pass through memory one tensor at a
+//! time, into a directory beside the target that takes its name when it is complete.
 //!
-//! Start at [`import_gguf`]; `llama` is the one architecture, `blocks` the arithmetic.
+//! Start at [`import_gguf`]; `dense` has the architectures, `module` decides what becomes of a
+//! tensor, `blocks` and `affine` are the arithmetic, `tokenizer` the text.
 
+mod affine;
 mod blocks;
-mod llama;
+mod dense;
+mod floats;
 mod metadata;
+mod module;
+mod rope;
 mod safetensors;
 mod tokenizer;
 
@@ -18,13 +23,17 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use daisy_proto::Dtype;
 use serde_json::Value as Json;
 
-use super::gguf::{Gguf, GgufError, TensorKind};
-use blocks::Affine;
-use llama::{Form, Llama, Module};
+use super::gguf::{Gguf, GgufError, TensorInfo, TensorKind};
+use crate::model::{ConfigError, ModelConfig};
+use dense::{Architecture, Dense};
+use module::{Held, Module};
 use safetensors::{Shards, Writer};
 use tokenizer::Tokenizer;
+
+pub use module::{Quantise, Wish};
 
 /// A checkpoint that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,17 +60,24 @@ pub struct Progress<'a> {
 pub enum ImportError {
     #[error("{} cannot be imported: {source}", file.display())]
     Gguf { file: PathBuf, source: GgufError },
-    #[error("architecture `{architecture}` cannot be imported; supported are {}", ARCHITECTURES.join(", "))]
+    #[error("architecture `{architecture}` cannot be imported; supported are {}", architectures())]
     Architecture { architecture: String },
     #[error(
         "tensor `{tensor}` is stored as {kind}, which cannot be imported; supported are {}",
-        supported_kinds()
+        Held::names()
     )]
     TensorKind { tensor: String, kind: TensorKind },
     #[error("tensor `{tensor}` {reason}")]
     Tensor { tensor: String, reason: String },
     #[error("metadata `{key}` {reason}")]
     Metadata { key: String, reason: String },
+    #[error("what the file describes would not be served: {0}")]
+    Config(#[from] ConfigError),
+    #[error(
+        "tensor `{tensor}` holds something that is no finite number in {dtype}; f32 and bf16 hold \
+         larger ones than f16, and if f32 does not help the file is damaged"
+    )]
+    NotFinite { tensor: String, dtype: &'static str },
     #[error("{} is there already: choose another directory, or remove it first", .0.display())]
     Exists(PathBuf),
     #[error("{} cannot be read: {source}", file.display())]
@@ -77,23 +93,24 @@ pub enum ImportError {
 pub fn import_gguf(
     file: &Path,
     out: &Path,
+    wish: Wish,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Imported, ImportError> {
     let gguf =
         Gguf::open(file).map_err(|source| ImportError::Gguf { file: file.to_owned(), source })?;
-    let architecture = metadata::text(&gguf, "general.architecture")?;
-    if !ARCHITECTURES.contains(&architecture) {
-        return Err(ImportError::Architecture { architecture: architecture.to_owned() });
-    }
-    let llama = Llama::of(&gguf)?;
-    let context = metadata::size(&gguf, "llama.context_length")?;
-    let text = Tokenizer::of(&gguf, context, llama.vocab())?;
-    let planned = llama.modules.iter().flat_map(Llama::planned).collect();
+    Architecture::of(&gguf)?;
+    let factors = rope_factors(file, &gguf)?;
+    let model = Dense::of(&gguf, factors.as_deref(), wish)?;
+    let text = Tokenizer::of(&gguf, model.context, model.vocab())?;
+    let config = model.config(text.ids);
+    // The engine's own reader is asked, so that nothing is imported that cannot be served.
+    ModelConfig::parse(&config.to_string())?;
+    let planned = model.modules.iter().flat_map(Module::planned).collect();
     let shards = Shards::plan(planned, SHARD_BYTES_MAX);
     let bytes = shards.bytes();
 
     let texts = [
-        ("config.json", llama.config(text.ids)),
+        ("config.json", config),
         ("generation_config.json", text.generation),
         ("tokenizer.json", text.splitter),
         ("tokenizer_config.json", text.config),
@@ -103,7 +120,7 @@ pub fn import_gguf(
         for (name, json) in &texts {
             target.write_json(name, json)?;
         }
-        weights(file, &llama.modules, Writer::new(target.dir.path(), shards), bytes, progress)?;
+        weights(file, &model.modules, Writer::new(target.dir.path(), shards), bytes, progress)?;
         target.publish(out)
     });
     match written {
@@ -111,7 +128,7 @@ pub fn import_gguf(
             Err(ImportError::DiskFull { out: out.to_owned(), bytes })
         }
         Err(error) => Err(error),
-        Ok(()) => Ok(Imported { dir: out.to_owned(), tensors: llama.modules.len(), bytes }),
+        Ok(()) => Ok(Imported { dir: out.to_owned(), tensors: model.modules.len(), bytes }),
     }
 }
 
@@ -128,8 +145,12 @@ fn weights(
     let mut source = File::open(file).map_err(unreadable)?;
     let mut bytes_done = 0;
     for (number, module) in modules.iter().enumerate() {
-        let stored = stored_bytes(&mut source, module).map_err(unreadable)?;
-        for (planned, bytes) in Llama::planned(module).iter().zip(converted(module, stored)) {
+        let stored = stored_bytes(&mut source, &module.source).map_err(unreadable)?;
+        let converted = module.converted(stored).ok_or_else(|| ImportError::NotFinite {
+            tensor: module.source.name.clone(),
+            dtype: floats::torch_name(module.form.floats()),
+        })?;
+        for (planned, bytes) in module.planned().iter().zip(converted) {
             writer.append(&planned.name, &bytes).map_err(unwritable)?;
             bytes_done += bytes.len() as u64;
         }
@@ -144,34 +165,33 @@ fn weights(
     writer.finish().map_err(unwritable)
 }
 
-fn stored_bytes(source: &mut File, module: &Module) -> io::Result<Vec<u8>> {
-    let expected = module.source.bytes.unwrap_or(0);
-    source.seek(SeekFrom::Start(module.source.offset))?;
+/// The values of [`rope::FACTORS`], which are few and decide what the config says.
+fn rope_factors(file: &Path, gguf: &Gguf) -> Result<Option<Vec<f32>>, ImportError> {
+    let Some(tensor) = gguf.tensors.iter().find(|tensor| tensor.name == rope::FACTORS) else {
+        return Ok(None);
+    };
+    if tensor.kind != TensorKind::F32 || tensor.bytes.is_none_or(|bytes| bytes > FACTOR_BYTES_MAX) {
+        let reason = format!("has the sizes {:?} of {}", tensor.sizes, tensor.kind);
+        return Err(ImportError::Tensor { tensor: tensor.name.clone(), reason });
+    }
+    let bytes = File::open(file)
+        .and_then(|mut source| stored_bytes(&mut source, tensor))
+        .map_err(|source| ImportError::Read { file: file.to_owned(), source })?;
+    let mut factors = Vec::new();
+    floats::decode(Dtype::F32, &bytes, &mut factors);
+    Ok(Some(factors))
+}
+
+fn stored_bytes(source: &mut File, tensor: &TensorInfo) -> io::Result<Vec<u8>> {
+    let expected = tensor.bytes.unwrap_or(0);
+    source.seek(SeekFrom::Start(tensor.offset))?;
     let mut bytes = Vec::new();
     source.take(expected).read_to_end(&mut bytes)?;
     if bytes.len() as u64 != expected {
-        let short = format!("tensor `{}` became shorter while it was read", module.source.name);
+        let short = format!("tensor `{}` became shorter while it was read", tensor.name);
         return Err(io::Error::new(ErrorKind::UnexpectedEof, short));
     }
     Ok(bytes)
-}
-
-/// The data of [`Llama::planned`]'s tensors.
-fn converted(module: &Module, stored: Vec<u8>) -> Vec<Vec<u8>> {
-    let parts = match module.form {
-        Form::Plain => vec![stored],
-        Form::Affine(block) => {
-            let Affine { weight, scales, biases } = blocks::affine(block, &stored);
-            vec![weight, scales, biases]
-        }
-    };
-    let rows = module.source.sizes.last().and_then(|rows| usize::try_from(*rows).ok());
-    match (module.permuted, rows) {
-        (Some(heads), Some(rows)) => {
-            parts.iter().map(|part| blocks::unpermuted(part, rows, heads)).collect()
-        }
-        _ => parts,
-    }
 }
 
 /// A directory beside the target, removed unless it is published.
@@ -230,12 +250,12 @@ impl Target {
     }
 }
 
-fn supported_kinds() -> String {
-    KINDS.map(|kind| kind.to_string()).join(", ")
+fn architectures() -> String {
+    Architecture::ALL.map(Architecture::name).join(", ")
 }
 
-const ARCHITECTURES: &[&str] = &["llama"];
-const KINDS: [TensorKind; 3] = [TensorKind::F32, TensorKind::Q4_1, TensorKind::Q8_0];
+/// Of heads far larger than any there is.
+const FACTOR_BYTES_MAX: u64 = 1 << 16;
 /// As Hugging Face cuts its files.
 const SHARD_BYTES_MAX: u64 = 5_000_000_000;
 

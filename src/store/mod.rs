@@ -11,4 +11,4 @@ pub mod gguf;
 pub mod import;
 
 pub use checkpoint::{Checkpoint, CheckpointError};
-pub use import::{ImportError, Imported, Progress, import_gguf};
+pub use import::{ImportError, Imported, Progress, Quantise, Wish, import_gguf};

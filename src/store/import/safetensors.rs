@@ -4,40 +4,25 @@
 //! file begins, and then tensors are appended in the planned order, one at a time.
 //! The format: <https://huggingface.co/docs/safetensors>.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use crate::model::StoredDtype;
+
 /// A tensor that will be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Planned {
     pub name: String,
-    pub dtype: Dtype,
+    pub dtype: StoredDtype,
     pub shape: Vec<u64>,
-}
-
-/// Both take four bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dtype {
-    F32,
-    U32,
-}
-
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "F32",
-            Self::U32 => "U32",
-        })
-    }
 }
 
 impl Planned {
     pub fn bytes(&self) -> u64 {
-        VALUE_BYTES * self.shape.iter().product::<u64>()
+        self.dtype.size_bytes() * self.shape.iter().product::<u64>()
     }
 }
 
@@ -183,5 +168,4 @@ fn out_of_plan(path: &Path, name: &str) -> (PathBuf, io::Error) {
     (path.to_owned(), io::Error::other(format!("tensor `{name}` is not what was planned")))
 }
 
-const VALUE_BYTES: u64 = 4;
 const BUFFER_BYTES: usize = 1 << 20;

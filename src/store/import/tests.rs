@@ -92,10 +92,14 @@ struct Run {
 
 impl Run {
     fn of(file: &Builder) -> Self {
+        Self::with(file, Wish::default())
+    }
+
+    fn with(file: &Builder, wish: Wish) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let source = dir.path().join("in.gguf");
         fs::write(&source, file.bytes()).expect("written");
-        let result = import_gguf(&source, &dir.path().join("out"), &mut |_| {});
+        let result = import_gguf(&source, &dir.path().join("out"), wish, &mut |_| {});
         Self { dir, result }
     }
 
@@ -229,20 +233,31 @@ fn the_tokenizer_splits_as_the_metadata_say() {
     }
 }
 
+/// A change to [`tiny`].
+type Change = for<'a> fn(&'a mut Builder) -> &'a mut Builder;
+
 #[test]
-fn what_cannot_be_imported_is_refused_by_name() {
-    type Change = for<'a> fn(&'a mut Builder) -> &'a mut Builder;
+fn models_that_cannot_be_imported_are_refused_by_name() {
     let cases: &[(Change, &[&str])] = &[
         (
             |f| f.set("general.architecture", Value::Text("gemma3".to_owned())),
-            &["`gemma3`", "supported are llama"],
+            &["`gemma3`", "supported are llama, qwen3"],
         ),
         (|f| f.unset("general.architecture"), &["`general.architecture` is missing"]),
         (
-            |f| matrix_of(f, "blk.0.ffn_up.weight", TensorKind(12)),
-            &["`blk.0.ffn_up.weight`", "Q4_K", "F32, Q4_1, Q8_0"],
+            |f| matrix_of(f, "blk.0.ffn_up.weight", TensorKind(20)),
+            &["`blk.0.ffn_up.weight`", "IQ4_NL", "F32, F16, BF16, Q4_0, Q4_1"],
         ),
-        (|f| matrix_of(f, "blk.0.ffn_up.weight", TensorKind(99)), &["type 99", "F32, Q4_1, Q8_0"]),
+        (|f| matrix_of(f, "blk.0.ffn_up.weight", TensorKind(39)), &["MXFP4", "Q5_K, Q6_K"]),
+        (|f| matrix_of(f, "blk.0.ffn_up.weight", TensorKind(99)), &["type 99", "Q5_K, Q6_K"]),
+        (
+            |f| f.set("general.architecture", Value::Text("qwen2".to_owned())),
+            &["`qwen2`", "supported are llama, qwen3"],
+        ),
+        (
+            |f| f.tensor("blk.0.attn_q_norm.weight", &[32], TensorKind::F32, vec![0; 128]),
+            &["`blk.0.attn_q_norm.weight` is not known in a llama"],
+        ),
         (|f| f.without("blk.0.attn_v.weight"), &["`blk.0.attn_v.weight` is missing"]),
         (|f| f.without("token_embd.weight"), &["`token_embd.weight` is missing"]),
         (
@@ -252,7 +267,7 @@ fn what_cannot_be_imported_is_refused_by_name() {
         (|f| f.set("llama.block_count", Value::Unsigned(0)), &["llama.block_count", "at least 1"]),
         (
             |f| f.tensor("rope_freqs.weight", &[16], TensorKind::F32, vec![0; 64]),
-            &["`rope_freqs.weight` is not known"],
+            &["`rope_freqs.weight` is not the scaling of Llama 3"],
         ),
         (
             |f| f.tensor("blk.0.attn_q.bias", &[16], TensorKind::F32, vec![0; 64]),
@@ -264,7 +279,7 @@ fn what_cannot_be_imported_is_refused_by_name() {
         ),
         (
             |f| f.tensor("blk.0.attn_norm.weight", &[32], TensorKind::Q8_0, vec![0; 34]),
-            &["`blk.0.attn_norm.weight`", "only F32"],
+            &["`blk.0.attn_norm.weight`", "only floats"],
         ),
         (
             |f| matrix(f, "output.weight", HIDDEN, 7, TensorKind::Q8_0),
@@ -292,13 +307,24 @@ fn what_cannot_be_imported_is_refused_by_name() {
             |f| f.set("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN)),
             &["layer_norm_rms_epsilon", "above 0"],
         ),
+    ];
+    refused(cases);
+}
+
+#[test]
+fn tokenizers_that_cannot_be_imported_are_refused_by_name() {
+    let cases: &[(Change, &[&str])] = &[
         (
-            |f| f.set("tokenizer.ggml.model", Value::Text("llama".to_owned())),
-            &["`llama`", "supported: gpt2"],
+            |f| f.set("tokenizer.ggml.model", Value::Text("bert".to_owned())),
+            &["`bert`", "supported: gpt2, llama"],
         ),
         (
-            |f| f.set("tokenizer.ggml.pre", Value::Text("qwen2".to_owned())),
-            &["`qwen2`", "supported: gpt-2, default, smollm"],
+            |f| f.set("tokenizer.ggml.model", Value::Text("llama".to_owned())),
+            &["`tokenizer.ggml.scores` is missing"],
+        ),
+        (
+            |f| f.set("tokenizer.ggml.pre", Value::Text("dbrx".to_owned())),
+            &["`dbrx`", "supported: gpt-2, default, smollm, llama-bpe, qwen2"],
         ),
         (|f| f.unset("tokenizer.ggml.pre"), &["`tokenizer.ggml.pre` is missing"]),
         (
@@ -319,6 +345,11 @@ fn what_cannot_be_imported_is_refused_by_name() {
         ),
         (|f| f.set("tokenizer.ggml.tokens", Value::Unsigned(1)), &["must be a list, got 1"]),
     ];
+    refused(cases);
+}
+
+/// Each change is refused with these words, and nothing is left.
+fn refused(cases: &[(Change, &[&str])]) {
     for (change, said) in cases {
         let mut file = tiny();
         change(&mut file);
@@ -335,13 +366,179 @@ fn matrix_of<'a>(file: &'a mut Builder, name: &str, kind: TensorKind) -> &'a mut
 }
 
 #[test]
+fn every_type_of_block_is_imported_and_asked_forms_are_kept_to() {
+    let names = |run: &Run| -> Vec<String> { run.tensors().into_keys().collect() };
+    for block in blocks::Block::ALL {
+        let mut file = tiny();
+        // A model wide enough for a block of 256: only this matrix is of the type.
+        let (stored, _) = blocks::tests::golden(block);
+        file.set("llama.feed_forward_length", Value::Unsigned(256));
+        for name in ["ffn_gate", "ffn_up"] {
+            matrix(&mut file, &format!("blk.0.{name}.weight"), HIDDEN, 256, TensorKind::Q4_1);
+        }
+        let block_count = 256 * 32 / block.values();
+        let down: Vec<u8> =
+            (0..block_count).flat_map(|_| stored[..block.bytes()].to_vec()).collect();
+        file.tensor("blk.0.ffn_down.weight", &[256, HIDDEN], block.kind(), down);
+
+        let down = "model.layers.0.mlp.down_proj";
+        let exact = affine::exact_bits(block);
+        let run = Run::of(&file);
+        run.result.as_ref().unwrap_or_else(|error| panic!("{}: {error}", block.kind()));
+        let has_scales = names(&run).contains(&format!("{down}.scales"));
+        assert_eq!(has_scales, exact.is_some(), "{}", block.kind());
+        let dtype = if exact.is_some() { "float32" } else { "float16" };
+        assert_eq!(run.json("config.json")["torch_dtype"], dtype, "{}", block.kind());
+
+        let quantise = Some(Quantise { bits: 4, group: 64 });
+        let wish = Wish { dtype: Some(Dtype::Bf16), quantise };
+        let run = Run::with(&file, wish);
+        let tensors = run.tensors();
+        let kept = exact == Some(4);
+        let (shape, bytes) = &tensors[&format!("{down}.scales")];
+        assert_eq!(shape, &[HIDDEN, 256 / if kept { 32 } else { 64 }], "{}", block.kind());
+        assert_eq!(bytes.len() as u64, 2 * shape.iter().product::<u64>());
+        assert_eq!(run.json("config.json")["torch_dtype"], "bfloat16");
+        assert_eq!(tensors["model.norm.weight"].1.len(), 64, "norms are in the asked type too");
+    }
+}
+
+#[test]
+fn floats_stay_as_they_are() {
+    for (kind, name) in [(TensorKind::F16, "float16"), (TensorKind::BF16, "bfloat16")] {
+        let mut file = tiny();
+        let bytes: Vec<u8> = (0..HIDDEN * INNER)
+            .flat_map(|i| (0x3C00 + i % 99).to_le_bytes()[..2].to_vec())
+            .collect();
+        file.tensor("blk.0.ffn_up.weight", &[HIDDEN, INNER], kind, bytes.clone());
+        let run = Run::of(&file);
+        assert_eq!(run.tensors()["model.layers.0.mlp.up_proj.weight"].1, bytes);
+        assert_eq!(run.json("config.json")["torch_dtype"], name);
+        assert_eq!(run.json("config.json")["quantization"]["model.layers.0.mlp.up_proj"], false);
+    }
+}
+
+#[test]
+fn what_a_type_cannot_hold_is_refused() {
+    // The embedding's scales go up to 61,440, and 128 of those are beyond f16.
+    let file = tiny();
+    let with = |dtype| Run::with(&file, Wish { dtype: Some(dtype), quantise: None });
+    let run = with(Dtype::F16);
+    let error = run.result.as_ref().expect_err("too large").to_string();
+    assert!(error.contains("`token_embd.weight`") && error.contains("float16"), "{error}");
+    assert_eq!(run.names(), ["in.gguf"]);
+    assert!(with(Dtype::Bf16).result.is_ok());
+}
+
+#[test]
+fn a_qwen3_keeps_its_rows_and_has_norms_on_its_heads() {
+    let mut file = tiny();
+    file.set("general.architecture", Value::Text("qwen3".to_owned()));
+    for key in [
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.layer_norm_rms_epsilon",
+        "rope.freq_base",
+    ] {
+        file.rename(&format!("llama.{key}"), &format!("qwen3.{key}"));
+    }
+    let missing = Run::of(&file).result.expect_err("no norms").to_string();
+    assert!(missing.contains("`blk.0.attn_q_norm.weight` is missing"), "{missing}");
+    for name in ["blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"] {
+        let ones = 1.0_f32.to_le_bytes().repeat(32);
+        file.tensor(name, &[HEAD_DIM], TensorKind::F32, ones);
+    }
+    let run = Run::of(&file);
+    run.result.as_ref().expect("imported");
+    let config = run.json("config.json");
+    assert_eq!(config["model_type"], "qwen3");
+    assert_eq!(config["architectures"][0], "Qwen3ForCausalLM");
+    let tensors = run.tensors();
+    assert_eq!(tensors["model.layers.0.self_attn.q_norm.weight"].0, [HEAD_DIM]);
+    // The file's query matrix has the same bytes as this one, in the same order.
+    assert_eq!(
+        tensors["model.layers.0.self_attn.q_proj.weight"].1,
+        tensors["model.layers.0.mlp.up_proj.weight"].1
+    );
+}
+
+/// `tokenizers.json` holds real tokenizers, cut down to what a few texts need, and what they give.
+#[test]
+fn real_tokenizers_are_found_again() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/tokenizers.json");
+    let all: Vec<Json> = serde_json::from_slice(&fs::read(file).expect("read")).expect("JSON");
+    for real in &all {
+        let name = real["name"].as_str().expect("a name");
+        let run = Run::of(&with_tokenizer(real));
+        run.result.as_ref().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let path = run.dir.path().join("out/tokenizer.json");
+        let read = tokenizers::Tokenizer::from_file(path).expect("a tokenizer");
+        for case in real["texts"].as_array().expect("texts") {
+            let text = case["text"].as_str().expect("a text");
+            let expected: Vec<u32> = serde_json::from_value(case["ids"].clone()).expect("ids");
+            let got = read.encode_fast(text, false).expect("tokens");
+            assert_eq!(got.get_ids(), expected, "{name}: {text:?}");
+            let decoded = read.decode(&expected, false).expect("text");
+            assert_eq!(Some(decoded.as_str()), case["decoded"].as_str(), "{name}: {text:?}");
+        }
+        let with_first = read.encode_fast("a", true).expect("tokens").get_tokens()[0].clone();
+        let bos = real["bos"].as_str();
+        assert_eq!(bos.is_some(), bos == Some(with_first.as_str()), "{name}: {with_first}");
+    }
+    assert_eq!(all.len(), 4);
+}
+
+fn with_tokenizer(real: &Json) -> Builder {
+    let texts = |key: &str| -> Vec<String> {
+        serde_json::from_value(real[key].clone()).unwrap_or_default()
+    };
+    let list = |texts: Vec<String>| Value::List(texts.into_iter().map(Value::Text).collect());
+    let numbers = |key: &str, value: fn(f64) -> Value| {
+        let items = real[key].as_array().cloned().unwrap_or_default();
+        Value::List(items.iter().filter_map(Json::as_f64).map(value).collect())
+    };
+    let mut file = tiny();
+    matrix(&mut file, "token_embd.weight", HIDDEN, 600, TensorKind::Q8_0);
+    file.set("tokenizer.ggml.tokens", list(texts("tokens")))
+        .set("tokenizer.ggml.model", Value::Text(real["model"].as_str().expect("one").to_owned()))
+        .set("tokenizer.ggml.pre", Value::Text(real["pre"].as_str().expect("one").to_owned()))
+        .set("tokenizer.ggml.add_space_prefix", Value::Bool(real["add_space_prefix"] == true));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small numbers")]
+    file.set("tokenizer.ggml.token_type", numbers("kinds", |kind| Value::Unsigned(kind as u64)));
+    if real["model"] == "llama" {
+        #[expect(clippy::cast_possible_truncation, reason = "written from f32")]
+        file.set("tokenizer.ggml.scores", numbers("scores", |score| Value::F32(score as f32)));
+        // Its merges follow from the scores.
+        file.unset("tokenizer.ggml.merges");
+        let unknown = texts("tokens").iter().position(|token| token == "<unk>").expect("one");
+        file.set("tokenizer.ggml.unknown_token_id", Value::Unsigned(unknown as u64));
+    } else {
+        file.set("tokenizer.ggml.merges", list(texts("merges")));
+    }
+    for key in ["eos", "eot", "bos"] {
+        file.unset(&format!("tokenizer.ggml.{key}_token_id"));
+    }
+    if let Some(bos) = real["bos"].as_str() {
+        let id = texts("tokens").iter().position(|token| token == bos).expect("one");
+        file.set("tokenizer.ggml.bos_token_id", Value::Unsigned(id as u64));
+    }
+    file
+}
+
+#[test]
 fn a_cut_file_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let (source, out) = (dir.path().join("in.gguf"), dir.path().join("out"));
     let bytes = tiny().bytes();
     for length in (0..bytes.len() - 32).step_by(97) {
         fs::write(&source, &bytes[..length]).expect("written");
-        let error = import_gguf(&source, &out, &mut |_| {}).expect_err("cut").to_string();
+        let error =
+            import_gguf(&source, &out, Wish::default(), &mut |_| {}).expect_err("cut").to_string();
         assert!(error.contains("in.gguf"), "{error}");
         assert!(!out.exists());
     }
@@ -352,16 +549,17 @@ fn a_target_with_something_in_it_is_refused() {
     let run = Run::of(&tiny());
     let (source, out) = (run.dir.path().join("in.gguf"), run.dir.path().join("out"));
     let config = fs::read(out.join("config.json")).expect("read");
-    let again = import_gguf(&source, &out, &mut |_| {}).expect_err("there already");
+    let again =
+        import_gguf(&source, &out, Wish::default(), &mut |_| {}).expect_err("there already");
     assert!(matches!(&again, ImportError::Exists(path) if *path == out), "{again}");
     assert_eq!(fs::read(out.join("config.json")).expect("read"), config);
-    let file = import_gguf(&source, &source, &mut |_| {}).expect_err("a file");
+    let file = import_gguf(&source, &source, Wish::default(), &mut |_| {}).expect_err("a file");
     assert!(matches!(file, ImportError::Exists(_)), "{file}");
 
     let empty = run.dir.path().join("deep/empty");
     fs::create_dir_all(&empty).expect("made");
     let mut last = None;
-    let imported = import_gguf(&source, &empty, &mut |progress| {
+    let imported = import_gguf(&source, &empty, Wish::default(), &mut |progress| {
         last = Some((progress.tensors_done, progress.bytes_done, progress.bytes));
     });
     let bytes = imported.expect("imported").bytes;
@@ -372,7 +570,7 @@ fn a_target_with_something_in_it_is_refused() {
 fn shards_keep_to_their_size() {
     let tensor = |name: &str, values| safetensors::Planned {
         name: name.to_owned(),
-        dtype: safetensors::Dtype::F32,
+        dtype: crate::model::StoredDtype::F32,
         shape: vec![values],
     };
     let dir = tempfile::tempdir().expect("a directory");
@@ -399,7 +597,7 @@ fn a_writer_keeps_to_its_plan() {
     let plan = || {
         let planned = safetensors::Planned {
             name: "a".to_owned(),
-            dtype: safetensors::Dtype::U32,
+            dtype: crate::model::StoredDtype::U32,
             shape: vec![1],
         };
         Shards::plan(vec![planned], 100)
@@ -418,7 +616,8 @@ fn the_real_model_is_imported() {
     let Some(source) = std::env::var_os("DAISY_TEST_GGUF") else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let out = dir.path().join("smollm2");
-    let imported = import_gguf(Path::new(&source), &out, &mut |_| {}).expect("imported");
+    let imported =
+        import_gguf(Path::new(&source), &out, Wish::default(), &mut |_| {}).expect("imported");
     assert_eq!((imported.tensors, imported.bytes), (272, 115_156_224));
     let read = tokenizers::Tokenizer::from_file(out.join("tokenizer.json")).expect("a tokenizer");
     assert_eq!(read.encode_fast("Hello world", false).expect("tokens").get_ids(), [19556, 905]);

@@ -1,7 +1,13 @@
 //! The tokenizer in a GGUF file as Hugging Face's `tokenizer.json` and `tokenizer_config.json`.
 //!
-//! Only byte-level BPE is known, with pre-tokenizers that are known to be the ones the model was
-//! trained with: a wrong one gives other tokens without a sign of it.
+//! Two kinds are known: byte-level BPE, with pre-tokenizers that are known to be the ones the model
+//! was trained with, for a wrong one gives other tokens without a sign of it; and `SentencePiece`'s
+//! BPE. Either is only the part of `tokenizer.json` that differs; what they share is here.
+//!
+//! Start at [`Tokenizer::of`].
+
+mod byte_level;
+mod pieces;
 
 use serde_json::{Map, Value as Json, json};
 
@@ -23,32 +29,30 @@ pub(super) struct Tokenizer {
 
 impl Tokenizer {
     pub fn of(gguf: &Gguf, context: u64, vocab: u64) -> Result<Self, ImportError> {
-        let model = metadata::text(gguf, MODEL)?;
-        if model != "gpt2" {
-            return Err(unsupported(MODEL, model, &["gpt2"]));
-        }
-        let pre = metadata::text(gguf, PRE)?;
-        let Some((_, digits_apart)) = PRE_TOKENIZERS.iter().find(|(name, _)| *name == pre) else {
-            let known: Vec<&str> = PRE_TOKENIZERS.iter().map(|(name, _)| *name).collect();
-            return Err(unsupported(PRE, pre, &known));
-        };
-
         let tokens = texts(gguf, TOKENS)?;
         if tokens.len() as u64 > vocab {
             let reason = format!("has {} tokens, but the embedding {vocab} rows", tokens.len());
             return Err(ImportError::Metadata { key: TOKENS.to_owned(), reason });
         }
-        let added = added_tokens(gguf, &tokens)?;
+        let scheme = match metadata::text(gguf, MODEL)? {
+            "gpt2" => byte_level::scheme(gguf, &tokens)?,
+            "llama" => pieces::scheme(gguf, &tokens)?,
+            other => return Err(unsupported(MODEL, other, &["gpt2", "llama"])),
+        };
+        let special = Special::of(gguf, &tokens)?;
+        let added = added_tokens(gguf, &tokens, &special)?;
+        let begins = metadata::optional_bool(gguf, "tokenizer.ggml.add_bos_token")?;
+        let begins = begins.unwrap_or(scheme.adds_bos);
         let tokenizer = json!({
             "version": "1.0",
             "truncation": null,
             "padding": null,
             "added_tokens": added.iter().map(|token| token.json(true)).collect::<Vec<_>>(),
-            "normalizer": null,
-            "pre_tokenizer": pre_tokenizer(*digits_apart),
-            "post_processor": null,
-            "decoder": byte_level(true),
-            "model": model_of(gguf, &tokens)?,
+            "normalizer": scheme.normalizer,
+            "pre_tokenizer": scheme.pre_tokenizer,
+            "post_processor": special.post_processor(begins),
+            "decoder": scheme.decoder,
+            "model": scheme.model,
         });
         // The library that will read it is asked now, while nothing has been written.
         tokenizers::Tokenizer::from_bytes(tokenizer.to_string()).map_err(|error| {
@@ -57,14 +61,23 @@ impl Tokenizer {
                 reason: format!("make no tokenizer: {error}"),
             }
         })?;
-        let special = Special::of(gguf, &tokens)?;
         Ok(Self {
             splitter: tokenizer,
-            config: special.tokenizer_config(gguf, &added, context)?,
+            config: special.tokenizer_config(gguf, &added, begins, context)?,
             ids: special.ids(),
             generation: special.generation_config(),
         })
     }
+}
+
+/// The parts of `tokenizer.json` in which kinds of tokenizers differ.
+struct Scheme {
+    normalizer: Json,
+    pre_tokenizer: Json,
+    decoder: Json,
+    model: Json,
+    /// Whether a text begins with the token of that role where the file does not say.
+    adds_bos: bool,
 }
 
 /// A token that is matched as it stands, before the text is split.
@@ -91,7 +104,11 @@ impl Added<'_> {
     }
 }
 
-fn added_tokens<'a>(gguf: &Gguf, tokens: &[&'a str]) -> Result<Vec<Added<'a>>, ImportError> {
+fn added_tokens<'a>(
+    gguf: &Gguf,
+    tokens: &[&'a str],
+    special: &Special<'_>,
+) -> Result<Vec<Added<'a>>, ImportError> {
     let kinds = metadata::list(gguf, TOKEN_KINDS)?;
     if kinds.len() != tokens.len() {
         let reason = format!("has {} items for {} tokens", kinds.len(), tokens.len());
@@ -99,8 +116,9 @@ fn added_tokens<'a>(gguf: &Gguf, tokens: &[&'a str]) -> Result<Vec<Added<'a>>, I
     }
     let added = tokens.iter().zip(kinds).enumerate().filter_map(|(id, (content, kind))| {
         let is_special = match kind.as_u64() {
-            Some(CONTROL) => true,
-            Some(USER_DEFINED) => false,
+            Some(CONTROL | UNKNOWN) => true,
+            // Some files give the end of a turn the wrong kind.
+            Some(USER_DEFINED) => special.ends.iter().any(|end| *end as usize == id),
             _ => return None,
         };
         Some(Added { id, content, is_special })
@@ -108,51 +126,16 @@ fn added_tokens<'a>(gguf: &Gguf, tokens: &[&'a str]) -> Result<Vec<Added<'a>>, I
     Ok(added.collect())
 }
 
-fn model_of(gguf: &Gguf, tokens: &[&str]) -> Result<Json, ImportError> {
-    let fault = |key: &str, reason| Err(ImportError::Metadata { key: key.to_owned(), reason });
+/// Ids by token.
+fn vocabulary(tokens: &[&str]) -> Result<Map<String, Json>, ImportError> {
     let mut vocabulary = Map::new();
     for (id, token) in tokens.iter().enumerate() {
         if vocabulary.insert((*token).to_owned(), json!(id)).is_some() {
-            return fault(TOKENS, format!("has `{token}` twice"));
+            let reason = format!("has `{token}` twice");
+            return Err(ImportError::Metadata { key: TOKENS.to_owned(), reason });
         }
     }
-    let mut merges = Vec::new();
-    for merge in texts(gguf, MERGES)? {
-        match merge.split_once(' ') {
-            Some((left, right)) => merges.push(json!([left, right])),
-            None => return fault(MERGES, format!("has `{merge}`, which is not two tokens")),
-        }
-    }
-    Ok(json!({
-        "type": "BPE",
-        "dropout": null,
-        "unk_token": null,
-        "continuing_subword_prefix": null,
-        "end_of_word_suffix": null,
-        "fuse_unk": false,
-        "byte_fallback": false,
-        "ignore_merges": false,
-        "vocab": vocabulary,
-        "merges": merges,
-    }))
-}
-
-fn pre_tokenizer(digits_apart: bool) -> Json {
-    if digits_apart {
-        let digits = json!({ "type": "Digits", "individual_digits": true });
-        json!({ "type": "Sequence", "pretokenizers": [digits, byte_level(false)] })
-    } else {
-        byte_level(false)
-    }
-}
-
-fn byte_level(add_prefix_space: bool) -> Json {
-    json!({
-        "type": "ByteLevel",
-        "add_prefix_space": add_prefix_space,
-        "trim_offsets": true,
-        "use_regex": true,
-    })
+    Ok(vocabulary)
 }
 
 /// Tokens with a role of their own.
@@ -202,10 +185,25 @@ impl<'a> Special<'a> {
         Json::Object(fields)
     }
 
+    /// Puts the first token before a text, where it is wanted.
+    fn post_processor(&self, begins: bool) -> Json {
+        let bos = self.roles.iter().find(|(role, ..)| begins && *role == "bos");
+        let Some((_, id, token)) = bos else { return Json::Null };
+        let begin = json!({ "SpecialToken": { "id": token, "type_id": 0 } });
+        let text = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });
+        json!({
+            "type": "TemplateProcessing",
+            "single": [begin, text("A")],
+            "pair": [begin, text("A"), begin, text("B")],
+            "special_tokens": { *token: { "id": token, "ids": [id], "tokens": [token] } },
+        })
+    }
+
     fn tokenizer_config(
         &self,
         gguf: &Gguf,
         added: &[Added<'_>],
+        begins: bool,
         context: u64,
     ) -> Result<Json, ImportError> {
         let decoder = added.iter().map(|token| (token.id.to_string(), token.json(false)));
@@ -214,7 +212,7 @@ impl<'a> Special<'a> {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": context,
             "add_prefix_space": false,
-            "add_bos_token": flag("add_bos_token")?.unwrap_or(false),
+            "add_bos_token": begins,
             "add_eos_token": flag("add_eos_token")?.unwrap_or(false),
             "clean_up_tokenization_spaces": false,
             "added_tokens_decoder": decoder.collect::<Map<_, _>>(),
@@ -244,16 +242,12 @@ fn unsupported(key: &str, got: &str, known: &[&str]) -> ImportError {
 }
 
 const MODEL: &str = "tokenizer.ggml.model";
-const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_KINDS: &str = "tokenizer.ggml.token_type";
-const MERGES: &str = "tokenizer.ggml.merges";
 /// llama.cpp's numbers for kinds of tokens.
+const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
-/// llama.cpp's name of a pre-tokenizer, and whether it takes every digit apart before it does what
-/// GPT-2's does.
-const PRE_TOKENIZERS: &[(&str, bool)] = &[("gpt-2", false), ("default", false), ("smollm", true)];
 /// llama.cpp's roles and Hugging Face's.
 const ROLES: &[(&str, &str)] =
     &[("bos", "bos"), ("eos", "eos"), ("padding", "pad"), ("unknown", "unk")];
