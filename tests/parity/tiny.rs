@@ -234,6 +234,7 @@ fn half_types_computed_in_f32_agree() {
 
 const FIRST: SeqId = SeqId(1);
 const SECOND: SeqId = SeqId(2);
-const SEEDED: Sampling = Sampling { temperature: 0.8, top_p: 0.95, top_k: 0, seed: 7 };
+const SEEDED: Sampling =
+    Sampling { temperature: 0.8, top_p: 0.95, seed: 7, ..Sampling::greedy() };
 const RANKS_MAX: u32 = 4;
 const F32_TOLERANCE: Tolerance = Tolerance { logit: 1e-4, kl: 1e-6, same_best: true };
