@@ -18,7 +18,9 @@ pub struct Rope {
 pub enum RopeScaling {
     None,
     /// Positions are divided by the factor.
-    Linear { factor: f32 },
+    Linear {
+        factor: f32,
+    },
     /// Llama 3.1's: slow turns are slowed further, quick ones stay, and between the two it blends.
     Llama3 {
         factor: f32,
@@ -189,12 +191,27 @@ mod tests {
     #[test]
     fn refusals_name_the_field() {
         for (config, said) in [
-            (json!({"rope_scaling": {"rope_type": "yarn", "factor": 4}}), "`rope_scaling.rope_type` is yarn"),
-            (json!({"rope_scaling": {"type": "dynamic", "factor": 4}}), "`rope_scaling.type` is dynamic"),
-            (json!({"rope_parameters": {"rope_type": "longrope"}}), "`rope_parameters.rope_type` is longrope"),
+            (
+                json!({"rope_scaling": {"rope_type": "yarn", "factor": 4}}),
+                "`rope_scaling.rope_type` is yarn",
+            ),
+            (
+                json!({"rope_scaling": {"type": "dynamic", "factor": 4}}),
+                "`rope_scaling.type` is dynamic",
+            ),
+            (
+                json!({"rope_parameters": {"rope_type": "longrope"}}),
+                "`rope_parameters.rope_type` is longrope",
+            ),
             (json!({"rope_scaling": {"type": "linear"}}), "lacks `rope_scaling.factor`"),
-            (json!({"rope_scaling": {"type": "linear", "rope_type": "llama3"}}), "the same as type"),
-            (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "`rope_scaling.factor` must be"),
+            (
+                json!({"rope_scaling": {"type": "linear", "rope_type": "llama3"}}),
+                "the same as type",
+            ),
+            (
+                json!({"rope_scaling": {"type": "linear", "factor": 0}}),
+                "`rope_scaling.factor` must be",
+            ),
             (llama3(&json!({"factor": null})), "lacks `rope_scaling.factor`"),
             (llama3(&json!({"low_freq_factor": "low"})), "`rope_scaling.low_freq_factor` must be"),
             (llama3(&json!({"high_freq_factor": 1})), "more than low_freq_factor"),

@@ -169,7 +169,9 @@ fn log_probabilities_are_the_models_own() {
         assert!((drawn.drawn - probabilities[token as usize].ln()).abs() < 1e-5, "{drawn:?}");
         assert_eq!(drawn.top, []);
     }
-    for (count, expected) in [(1, &[1][..]), (3, &[1, 3, 0]), (4, &[1, 3, 0, 2]), (20, &[1, 3, 0, 2])] {
+    for (count, expected) in
+        [(1, &[1][..]), (3, &[1, 3, 0]), (4, &[1, 3, 0, 2]), (20, &[1, 3, 0, 2])]
+    {
         let top = of(2, count).top;
         assert_eq!(top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), expected);
         for (id, logprob) in top {

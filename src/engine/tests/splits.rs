@@ -24,7 +24,8 @@ fn story(chain: &mut Chain) -> Vec<Vec<u32>> {
             seed: 7,
             ..Sampling::greedy()
         };
-        let draws = [draw(1, 11 + step), Draw { sampling: seeded, past: &past, ..draw(2, 3 + step) }];
+        let draws =
+            [draw(1, 11 + step), Draw { sampling: seeded, past: &past, ..draw(2, 3 + step) }];
         let (tokens, next) = chain.decode(hidden, &draws);
         hidden = next;
         seen.push(tokens);
