@@ -24,7 +24,7 @@ pub mod step;
 pub use close::CloseReason;
 pub use hidden::{Dtype, Hidden};
 pub use id::{LayerRange, NodeId, PipelineId, Rank, SeqId, Shard};
-pub use sampling::Sampling;
+pub use sampling::{Logprobs, Sampling};
 pub use step::{Row, Step};
 
 /// Version of everything below `daisy-data` and `daisy-control`. A test holds the hash of the

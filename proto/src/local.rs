@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{LoadProgress, RankKey};
-use crate::{Dtype, NodeId, PipelineId, Rank, Sampling, SeqId, Shard};
+use crate::{Dtype, Logprobs, NodeId, PipelineId, Rank, Sampling, SeqId, Shard};
 
 /// What a rank is told by its node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +56,10 @@ pub struct Admit {
     /// Token ids that end the sequence.
     pub eos: Vec<u32>,
     pub sampling: Sampling,
+    /// Added to the logits of these tokens.
+    pub bias: Vec<(u32, f32)>,
+    /// With each token its log probability and those of this many of the likeliest; none: neither.
+    pub logprobs: Option<u32>,
 }
 
 /// What a rank tells its node.
@@ -77,6 +81,8 @@ pub enum FromRank {
         seq: SeqId,
         index: u32,
         token: u32,
+        /// As [`Admit::logprobs`] asked.
+        logprobs: Option<Logprobs>,
     },
     /// The sequence ended; its KV is free on this rank and its release is on the way to the others.
     Finished {

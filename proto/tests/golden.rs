@@ -16,14 +16,14 @@ use daisy_proto::local::{
     Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
 };
 use daisy_proto::{
-    CloseReason, Dtype, LayerRange, NodeId, PROTOCOL_VERSION, PipelineId, Rank, Row, Sampling,
-    SeqId, Shard, Step,
+    CloseReason, Dtype, LayerRange, Logprobs, NodeId, PROTOCOL_VERSION, PipelineId, Rank, Row,
+    Sampling, SeqId, Shard, Step,
 };
 use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0xe5f9_28a2_bc0e_ecd9)];
+const HASHES: &[(u32, u64)] = &[(1, 0x5539_20ac_6113_1c5f)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -137,7 +137,18 @@ fn to_rank() -> Vec<Golden> {
         prompt: vec![1, 127, 128, 49_151],
         max_tokens: 64,
         eos: vec![2],
-        sampling: Sampling { temperature: 0.5, top_p: 1.0, top_k: 40, seed: 11 },
+        sampling: Sampling {
+            temperature: 0.5,
+            top_p: 1.0,
+            top_k: 40,
+            min_p: 0.25,
+            repetition_penalty: 1.5,
+            presence_penalty: 2.0,
+            frequency_penalty: -2.0,
+            seed: 11,
+        },
+        bias: vec![(127, -100.0)],
+        logprobs: Some(5),
     };
     let connect = ToRank::Connect { previous: key(0xaa), next: key(0xbb), next_addrs: addrs() };
     vec![
@@ -156,11 +167,14 @@ fn from_rank() -> Vec<Golden> {
     let timings = Timings { queue_us: 10, prefill_us: 2000, decode_us: 300_000 };
     let finished = |reason| bytes(&FromRank::Finished { seq, reason, timings }, &[]);
     let failed = FromRank::Failed { message: "edge lost".to_owned(), blame: None };
+    let token = |logprobs| FromRank::Token { seq, index: 0, token: 28, logprobs };
+    let logprobs = Logprobs { drawn: -1.0, top: vec![(300, -0.5)] };
     vec![
         ("listening", bytes(&FromRank::Listening { key: key(0xcc), port: 40_000 }, &[])),
         ("loading", bytes(&FromRank::Loading(progress()), &[])),
         ("ready", bytes(&ready, &[])),
-        ("token", bytes(&FromRank::Token { seq, index: 0, token: 28 }, &[])),
+        ("token", bytes(&token(None), &[])),
+        ("token, logprobs", bytes(&token(Some(logprobs)), &[])),
         ("finished, stop", finished(FinishReason::Stop)),
         ("finished, length", finished(FinishReason::Length)),
         ("finished, cancel", finished(FinishReason::Cancelled)),

@@ -16,7 +16,7 @@ use daisy_proto::local::Timings;
 use futures::Future;
 use tokio::time::timeout;
 
-use crate::node::handle::{ChatRequest, Generation, GenerationEvent, Handle, SubmitError};
+use crate::node::handle::{ChatRequest, Delta, Generation, GenerationEvent, Handle, SubmitError};
 
 use super::App;
 use super::body;
@@ -24,7 +24,7 @@ use super::error::{ApiError, not_ready};
 use super::guard::{RequestId, completion_id};
 use super::parse::{self, Chat, Delivery};
 use super::stream::{KEEP_ALIVE, events};
-use super::wire::{Choice, Completion, FINGERPRINT, Message, Spent, Usage, finish_word};
+use super::wire::{Choice, Completion, FINGERPRINT, Logprobs, Message, Spent, Usage, finish_word};
 
 pub async fn completions(
     State(app): State<App>,
@@ -46,9 +46,10 @@ pub async fn completions(
     let Chat { request, delivery } = chat;
     let label =
         Label { id: request.id.clone(), model: serving.model.id.clone(), created: unix_seconds() };
+    let wants_logprobs = request.logprobs.is_some();
     let source = Source::submit(app.handle, request);
     match delivery {
-        Delivery::Whole => whole(label, source).await,
+        Delivery::Whole => whole(label, source, wants_logprobs).await,
         Delivery::Stream { include_usage } => stream(label, source, include_usage).await,
     }
 }
@@ -61,26 +62,31 @@ pub struct Label {
     pub created: u64,
 }
 
-async fn whole(label: Label, mut source: Source) -> Result<Response, ApiError> {
-    let mut content = String::new();
+async fn whole(
+    label: Label,
+    mut source: Source,
+    wants_logprobs: bool,
+) -> Result<Response, ApiError> {
+    let mut answer = Delta::default();
     let end = loop {
         match source.next().await? {
-            Piece::Text(text) => content.push_str(&text),
+            Piece::Delta(delta) => answer.append(delta),
             Piece::End(end) => break end,
         }
     };
-    let message = Message { role: "assistant", content: &content, refusal: () };
-    let answer = Completion {
+    let message = Message { role: "assistant", content: &answer.text, refusal: () };
+    let logprobs = wants_logprobs.then(|| Logprobs::new(answer.tokens));
+    let completion = Completion {
         id: &label.id,
         object: "chat.completion",
         created: label.created,
         model: &label.model,
         system_fingerprint: FINGERPRINT,
-        choices: [Choice { index: 0, message, logprobs: (), finish_reason: end.reason }],
+        choices: [Choice { index: 0, message, logprobs, finish_reason: end.reason }],
         usage: end.usage,
         timings: Spent::new(end.timings, end.usage),
     };
-    Ok(Json(answer).into_response())
+    Ok(Json(completion).into_response())
 }
 
 async fn stream(
@@ -113,10 +119,10 @@ enum SourceState {
 }
 
 /// A piece of an answer.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Piece {
     /// Never empty.
-    Text(String),
+    Delta(Delta),
     End(End),
 }
 
@@ -139,7 +145,7 @@ impl Source {
     pub async fn next(&mut self) -> Result<Piece, ApiError> {
         let piece = self.piece().await;
         match &piece {
-            Ok(Piece::Text(_)) => {}
+            Ok(Piece::Delta(_)) => {}
             Ok(Piece::End(end)) => {
                 self.state = SourceState::Ended;
                 tracing::info!(id = self.id, reason = end.reason, usage = ?end.usage, "answered");
@@ -166,8 +172,8 @@ impl Source {
                 return Err(ApiError::failed("the node gave the request up without a reason"));
             };
             match event {
-                GenerationEvent::Text(text) if text.is_empty() => {}
-                GenerationEvent::Text(text) => return Ok(Piece::Text(text)),
+                GenerationEvent::Delta(delta) if delta.is_empty() => {}
+                GenerationEvent::Delta(delta) => return Ok(Piece::Delta(delta)),
                 GenerationEvent::Failed(reason) => return Err(ApiError::failed(reason)),
                 GenerationEvent::Finished { reason, completion_tokens, timings } => {
                     let usage = Usage::new(generation.prompt_tokens, completion_tokens);

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::chat::{End, Label, Piece, Source};
 use super::error::ApiError;
-use super::wire::{Chunk, ChunkChoice, Delta, FINGERPRINT, Spent, UsageSlot};
+use super::wire::{Chunk, ChunkChoice, Delta, FINGERPRINT, Logprobs, Spent, UsageSlot};
 
 /// The longest silence on a stream.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -59,8 +59,13 @@ impl Answer {
 
     fn piece(&mut self, piece: Result<Piece, ApiError>) {
         match piece {
-            Ok(Piece::Text(text)) => {
-                self.choice(Delta { role: None, content: Some(&text) }, None, None);
+            Ok(Piece::Delta(delta)) => {
+                let logprobs = Some(delta.tokens).filter(|tokens| !tokens.is_empty());
+                self.choice(ChunkChoice {
+                    delta: Delta { role: None, content: Some(&delta.text) },
+                    logprobs: logprobs.map(Logprobs::new),
+                    ..ChunkChoice::default()
+                });
             }
             Ok(Piece::End(end)) => {
                 self.source = None;
@@ -74,22 +79,26 @@ impl Answer {
     }
 
     fn role(&mut self) {
-        self.choice(Delta { role: Some("assistant"), content: Some("") }, None, None);
+        let delta = Delta { role: Some("assistant"), content: Some("") };
+        self.choice(ChunkChoice { delta, ..ChunkChoice::default() });
     }
 
     fn end(&mut self, end: End) {
         let spent = Spent::new(end.timings, end.usage);
-        self.choice(Delta::default(), Some(end.reason), Some(spent));
+        let choice = ChunkChoice { finish_reason: Some(end.reason), ..ChunkChoice::default() };
+        self.chunk(&[choice], self.no_usage(), Some(spent));
         if self.include_usage {
             self.chunk(&[], UsageSlot::Counted(end.usage), None);
         }
         self.due.push_back(Bytes::from_static(DONE));
     }
 
-    fn choice(&mut self, delta: Delta<'_>, reason: Option<&'static str>, spent: Option<Spent>) {
-        let usage = if self.include_usage { UsageSlot::Null } else { UsageSlot::Absent };
-        let choice = ChunkChoice { index: 0, delta, logprobs: (), finish_reason: reason };
-        self.chunk(&[choice], usage, spent);
+    fn choice(&mut self, choice: ChunkChoice<'_>) {
+        self.chunk(&[choice], self.no_usage(), None);
+    }
+
+    fn no_usage(&self) -> UsageSlot {
+        if self.include_usage { UsageSlot::Null } else { UsageSlot::Absent }
     }
 
     fn chunk(&mut self, choices: &[ChunkChoice<'_>], usage: UsageSlot, timings: Option<Spent>) {

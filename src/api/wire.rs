@@ -3,7 +3,7 @@
 use daisy_proto::local::{FinishReason, Timings};
 use serde::Serialize;
 
-use crate::node::handle::ServedModel;
+use crate::node::handle::{Likelihood, ServedModel, TokenLikelihood};
 
 use super::error::ErrorFields;
 
@@ -24,7 +24,7 @@ pub struct Completion<'a> {
 pub struct Choice<'a> {
     pub index: u32,
     pub message: Message<'a>,
-    pub logprobs: (),
+    pub logprobs: Option<Logprobs>,
     pub finish_reason: &'static str,
 }
 
@@ -51,12 +51,53 @@ pub struct Chunk<'a> {
     pub timings: Option<Spent>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct ChunkChoice<'a> {
     pub index: u32,
     pub delta: Delta<'a>,
-    pub logprobs: (),
+    pub logprobs: Option<Logprobs>,
     pub finish_reason: Option<&'static str>,
+}
+
+/// How likely the tokens of an answer, or of a piece of it, were.
+#[derive(Debug, Serialize)]
+pub struct Logprobs {
+    content: Vec<TokenLogprobs>,
+    refusal: (),
+}
+
+#[derive(Debug, Serialize)]
+struct TokenLogprobs {
+    #[serde(flatten)]
+    drawn: Logprob,
+    top_logprobs: Vec<Logprob>,
+}
+
+/// Half a character is U+FFFD in `token` and itself in `bytes`.
+#[expect(clippy::struct_field_names, reason = "the names are OpenAI's")]
+#[derive(Debug, Serialize)]
+struct Logprob {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+impl Logprobs {
+    pub fn new(tokens: Vec<TokenLikelihood>) -> Self {
+        let content = tokens.into_iter().map(|TokenLikelihood { drawn, top }| TokenLogprobs {
+            drawn: Logprob::new(drawn),
+            top_logprobs: top.into_iter().map(Logprob::new).collect(),
+        });
+        Self { content: content.collect(), refusal: () }
+    }
+}
+
+impl Logprob {
+    fn new(Likelihood { bytes, logprob }: Likelihood) -> Self {
+        let token = String::from_utf8_lossy(&bytes).into_owned();
+        // JSON has no infinity. This one's name for it is OpenAI's.
+        Self { token, logprob: logprob.max(LEAST_LOGPROB), bytes }
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -192,3 +233,5 @@ pub struct Progress {
 
 /// Which build answered; with the seed it says whether two answers can be compared.
 pub const FINGERPRINT: &str = concat!("daisy-", env!("CARGO_PKG_VERSION"));
+/// What stands for the logarithm of a probability of 0.
+const LEAST_LOGPROB: f32 = -9999.0;

@@ -7,11 +7,12 @@
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
-use daisy_proto::{Dtype, Hidden, Row};
+use daisy_proto::{Dtype, Hidden, Logprobs, Row};
 use mlx_rs::{Array, transforms};
 
 use super::error::EngineError;
 use super::ffi;
+use super::logprobs::Computed;
 
 /// Counts what is handed to the device.
 #[derive(Debug, Default)]
@@ -52,17 +53,28 @@ impl Submitted {
 /// Both are on the device already; each is waited for only when it is asked for.
 pub struct Sampled {
     pub(super) tokens: Option<Submitted>,
+    /// In the order of the draws; submitted with the tokens.
+    pub(super) logprobs: Vec<Option<Computed>>,
     pub(super) advanced: Option<Submitted>,
     pub(super) dtype: Dtype,
     pub(super) width: u32,
 }
 
 impl Sampled {
+    pub(super) const fn nothing(dtype: Dtype, width: u32) -> Self {
+        Self { tokens: None, logprobs: Vec::new(), advanced: None, dtype, width }
+    }
+
     /// The drawn tokens in the order of the draws. Waits for them alone.
     pub fn tokens(&self) -> Result<Vec<u32>, EngineError> {
         let Some(Submitted(tokens)) = &self.tokens else { return Ok(Vec::new()) };
         let ids = tokens.try_as_slice::<u32>().map_err(|e| EngineError::Mlx(e.to_string()))?;
         Ok(ids.to_vec())
+    }
+
+    /// The log probabilities of each draw, where they were asked for. Waits for them alone.
+    pub fn logprobs(&self) -> Result<Vec<Option<Logprobs>>, EngineError> {
+        self.logprobs.iter().map(|row| row.as_ref().map(Computed::read).transpose()).collect()
     }
 
     /// The hidden state of each draw with `advance`, in their order. Waits for it.
@@ -76,13 +88,13 @@ impl Sampled {
 
 impl fmt::Debug for Sampled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tokens, advanced, dtype, width } = self;
+        let Self { tokens, logprobs: _, advanced, dtype, width } = self;
         f.debug_struct("Sampled")
             .field("tokens", &tokens.as_ref().map(|tokens| tokens.0.shape()))
             .field("advanced", &advanced.as_ref().map(|advanced| advanced.0.shape()))
             .field("dtype", dtype)
             .field("width", width)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

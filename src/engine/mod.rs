@@ -10,11 +10,13 @@
 //! and `sample`. `ffi` holds every `unsafe`.
 
 mod cache;
+mod draw;
 mod error;
 mod families;
 mod ffi;
 mod host;
 mod layers;
+mod logprobs;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -27,7 +29,7 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use daisy_proto::control::LoadProgress;
-use daisy_proto::{Dtype, Hidden, Row, Sampling, SeqId, Shard};
+use daisy_proto::{Dtype, Hidden, Row, SeqId, Shard};
 use mlx_rs::{Array, Device, DeviceType, memory};
 
 use crate::model::spec::{EMBEDDING, HEAD, NORM};
@@ -36,8 +38,10 @@ use cache::{CacheShape, Caches};
 use families::{Block, StepContext};
 use host::{Submissions, all_rows, array_of, mlx_dtype, size, values, wanted_rows};
 use layers::{Embedding, Linear, RmsNorm, Span};
+use logprobs::Computed;
 use weights::Weights;
 
+pub use draw::Draw;
 pub use error::EngineError;
 pub use ffi::{blas_name, exit_now};
 pub use host::Sampled;
@@ -53,17 +57,6 @@ pub struct LoadRequest {
     pub is_last: bool,
     /// Overrides the compute type; none: f32 on a CPU, the checkpoint's own on a GPU.
     pub dtype: Option<Dtype>,
-}
-
-/// One token to draw.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draw {
-    pub seq: SeqId,
-    /// The position that the drawn token takes.
-    pub position: u32,
-    pub sampling: Sampling,
-    /// Whether the sequence goes on: then the token runs through this rank's layers at once.
-    pub advance: bool,
 }
 
 /// A loaded shard with the caches of its sequences. Lives on the thread that loaded it.
@@ -204,27 +197,27 @@ impl Engine {
 
     /// Rank 0: draws a token from each row of `hidden` and runs those with `advance` through the
     /// embedding and the layers. All of it is handed to the device; nothing is waited for.
-    pub fn sample(&mut self, hidden: Hidden, draws: &[Draw]) -> Result<Sampled, EngineError> {
+    pub fn sample(&mut self, hidden: Hidden, draws: &[Draw<'_>]) -> Result<Sampled, EngineError> {
         same_count("draws of a hidden state", u64::from(hidden.tokens), draws.len() as u64)?;
         self.check_hidden(&hidden)?;
-        draws.iter().try_for_each(check_sampling)?;
-        let mut sampled =
-            Sampled { tokens: None, advanced: None, dtype: self.dtype, width: self.width() };
+        draws.iter().try_for_each(|draw| draw.check(self.config.vocab))?;
+        let mut sampled = Sampled::nothing(self.dtype, self.width());
         if draws.is_empty() {
             return Ok(sampled);
         }
-        let rows: Vec<Row> = draws.iter().filter(|draw| draw.advance).map(row_of).collect();
+        let rows: Vec<Row> = draws.iter().filter(|draw| draw.advance).map(Draw::row).collect();
         if self.head.is_none() || (self.embedding.is_none() && !rows.is_empty()) {
             return Err(EngineError::NotThisShard("no embedding and head"));
         }
         let spans = self.admit(&rows)?;
         let logits = self.head_logits(hidden)?;
-        let parameters: Vec<_> = draws.iter().map(|draw| (draw.sampling, draw.position)).collect();
-        let tokens = sample::sample(&logits, &parameters)?;
+        let tokens = sample::sample(&logits, draws)?;
+        sampled.logprobs = logprobs(&logits, &tokens, draws)?;
 
         // MLX marks an evaluation's arrays as done all at once, so the tokens go first on their
         // own; the rest follows while they are computed, with no wait between.
-        sampled.tokens = Some(self.submissions.submit(tokens.clone(), iter::empty())?);
+        let likelihoods = sampled.logprobs.iter().flatten().flat_map(Computed::arrays);
+        sampled.tokens = Some(self.submissions.submit(tokens.clone(), likelihoods)?);
         if !rows.is_empty() {
             let advanced = self.run(self.embed(&going_on(&tokens, draws)?)?, &spans)?;
             let beside = self.caches.updated(&rows);
@@ -404,8 +397,21 @@ fn device_name(on_gpu: bool) -> String {
     ffi::gpu_name().map_or_else(|| "gpu".to_owned(), |name| format!("gpu ({name})"))
 }
 
+/// The log probabilities of each draw that wants them, lazily.
+fn logprobs(
+    logits: &Array,
+    tokens: &Array,
+    draws: &[Draw<'_>],
+) -> Result<Vec<Option<Computed>>, EngineError> {
+    let of_row = |row: i32, count| {
+        let token = ffi::slice(tokens, &[row], &[row + 1])?;
+        Computed::new(&sample::row_of(logits, row)?, &token, count)
+    };
+    (0..).zip(draws).map(|(row, draw)| draw.logprobs.map(|n| of_row(row, n)).transpose()).collect()
+}
+
 /// The ids that go on, of all that were drawn.
-fn going_on(tokens: &Array, draws: &[Draw]) -> Result<Array, EngineError> {
+fn going_on(tokens: &Array, draws: &[Draw<'_>]) -> Result<Array, EngineError> {
     if draws.iter().all(|draw| draw.advance) {
         return Ok(tokens.clone());
     }
@@ -413,23 +419,6 @@ fn going_on(tokens: &Array, draws: &[Draw]) -> Result<Array, EngineError> {
         (0..).zip(draws).filter(|(_, draw)| draw.advance).map(|(place, _)| place).collect();
     let count = size(places.len() as u64)?;
     Ok(tokens.take_axis(Array::from_slice(&places, &[count]), 0)?)
-}
-
-fn row_of(draw: &Draw) -> Row {
-    Row { seq: draw.seq, first: draw.position, count: 1, logits: true }
-}
-
-fn check_sampling(draw: &Draw) -> Result<(), EngineError> {
-    let Sampling { temperature, top_p, .. } = draw.sampling;
-    let wrong =
-        |field, expected, got| Err(EngineError::Sampling { seq: draw.seq, field, expected, got });
-    if !temperature.is_finite() || temperature < 0.0 {
-        return wrong("temperature", "0 or more", temperature);
-    }
-    if !(0.0..=1.0).contains(&top_p) {
-        return wrong("top_p", "from 0 to 1", top_p);
-    }
-    Ok(())
 }
 
 fn positions(rows: &[Row]) -> u64 {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, shown};
 use super::quantisation::Quantisation;
+use super::rope::Rope;
 
 /// An architecture that the engine has a file for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,7 +32,7 @@ pub struct ModelConfig {
     pub intermediate: u32,
     pub vocab: u32,
     pub rms_eps: f32,
-    pub rope_theta: f32,
+    pub rope: Rope,
     pub max_positions: u32,
     /// The head is the embedding's matrix.
     pub tied: bool,
@@ -91,7 +92,7 @@ impl ModelConfig {
             intermediate: fields.size("intermediate_size")?,
             vocab: fields.size("vocab_size")?,
             rms_eps: fields.positive("rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
-            rope_theta: rope_theta(&fields)?,
+            rope: Rope::parse(&fields)?,
             max_positions,
             tied: fields.flag("tie_word_embeddings", false)?,
             attention_bias: fields.flag("attention_bias", false)?,
@@ -169,26 +170,6 @@ fn head_dim(fields: &Fields<'_>, hidden: u32, heads: u32) -> Result<u32, ConfigE
     })
 }
 
-fn rope_theta(fields: &Fields<'_>) -> Result<f32, ConfigError> {
-    let mut theta = fields.positive("rope_theta")?;
-    for key in ["rope_parameters", "rope_scaling"] {
-        let Some(object) = fields.object(key)? else { continue };
-        let nested = Fields::new(object, key);
-        for field in ["rope_type", "type"] {
-            if let Some(kind) =
-                nested.text(field)?.filter(|kind| !["default", "none"].contains(kind))
-            {
-                return Err(unsupported(nested.named(field), kind, "default"));
-            }
-        }
-        theta = nested.positive("rope_theta")?.or(theta);
-    }
-    if fields.flag("rope_traditional", false)? {
-        return Err(unsupported("rope_traditional".to_owned(), "true", "false"));
-    }
-    Ok(theta.unwrap_or(ROPE_THETA))
-}
-
 /// Refuses attention that does not see the whole context.
 fn full_attention(fields: &Fields<'_>, max_positions: u32) -> Result<(), ConfigError> {
     // Qwen's configs give a window and then switch it off.
@@ -262,8 +243,6 @@ fn unsupported(field: String, got: &str, supported: &str) -> ConfigError {
 /// Mistral's 7B models are llamas by another name.
 const FAMILIES: &[(&str, Family)] =
     &[("llama", Family::Llama), ("mistral", Family::Llama), ("qwen3", Family::Qwen3)];
-/// What the reference implementations assume where a config gives no base.
-const ROPE_THETA: f32 = 10_000.0;
 const LAYERS_MAX: u32 = 4_096;
 /// Sixteen million: far beyond any model, and products of two still fit 64 bits.
 const WIDTH_MAX: u32 = 1 << 24;
@@ -315,7 +294,7 @@ mod tests {
         ])
         .expect("valid");
         assert_eq!((config.family, config.query_width()), (Family::Qwen3, 1152));
-        assert!((config.rope_theta - 1e6).abs() < 1.0);
+        assert!((config.rope.theta - 1e6).abs() < 1.0);
         assert_eq!(config.eos, [1, 2]);
         assert!(config.quantisation.is_some());
         let mistral = with(&[("model_type", json!("mistral")), ("sliding_window", Value::Null)]);
@@ -346,7 +325,7 @@ mod tests {
             ("rms_norm_eps", Value::Null),
             ("rope_theta", json!(-1)),
             ("rope_theta", json!(1e300)),
-            ("rope_scaling", json!({"rope_type": "llama3", "factor": 8})),
+            ("rope_scaling", json!({"rope_type": "yarn", "factor": 8})),
             ("rope_scaling", json!([1])),
             ("rope_traditional", json!(true)),
             ("sliding_window", json!(4096)),

@@ -10,9 +10,11 @@ pub mod config;
 mod fields;
 pub mod headers;
 pub mod quantisation;
+pub mod rope;
 pub mod spec;
 
 pub use config::{ConfigError, Family, ModelConfig};
 pub use headers::{Header, HeaderError, StoredDtype, TensorEntry};
 pub use quantisation::{ModuleQuantisation, Quantisation};
+pub use rope::{Rope, RopeScaling};
 pub use spec::{Expected, ModelSpec, Module, ModuleKind, Part, PartBytes, SpecError};

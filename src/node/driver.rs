@@ -286,8 +286,8 @@ impl Driver {
             FromRank::Token { seq: WARM_UP, .. }
             | FromRank::Listening { .. }
             | FromRank::Failed { .. } => return false,
-            FromRank::Token { seq, token, .. } => {
-                return self.tell_requests(requests::Input::Token { seq, token }).await;
+            FromRank::Token { seq, token, logprobs, .. } => {
+                return self.tell_requests(requests::Input::Token { seq, token, logprobs }).await;
             }
             FromRank::Finished { seq, reason, timings } => {
                 return self
@@ -359,6 +359,8 @@ impl Driver {
             max_tokens: 2,
             eos: Vec::new(),
             sampling: Sampling::greedy(),
+            bias: Vec::new(),
+            logprobs: None,
         };
         if let Some(local) = &self.local {
             local.send(ToRank::Admit(admit)).await;

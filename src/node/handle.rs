@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use daisy_proto::Sampling;
 use daisy_proto::local::{FinishReason, Timings};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -63,11 +64,16 @@ pub struct ChatRequest {
     pub messages: Vec<ChatMessage>,
     /// None: what the context leaves.
     pub max_tokens: Option<u32>,
-    pub temperature: f32,
-    pub top_p: f32,
-    pub top_k: u32,
+    /// But for its seed, which is set at admission.
+    pub sampling: Sampling,
     /// None: one is drawn at admission.
     pub seed: Option<u64>,
+    /// Added to the logits of these tokens, each once.
+    pub bias: Vec<(u32, f32)>,
+    /// The answer ends before the first of these. None is empty.
+    pub stop: Vec<String>,
+    /// With each token its log probability and those of this many of the likeliest; none: neither.
+    pub logprobs: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,10 +90,33 @@ pub struct Generation {
     pub events: mpsc::Receiver<GenerationEvent>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// More of an answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Delta {
+    /// Never half a character, and nothing of a stop string.
+    pub text: String,
+    /// The tokens whose text is all there now, if log probabilities were asked for.
+    pub tokens: Vec<TokenLikelihood>,
+}
+
+/// How likely a token was, and which were the likeliest in its place, those first that were more so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLikelihood {
+    pub drawn: Likelihood,
+    pub top: Vec<Likelihood>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Likelihood {
+    /// What the token stands for: perhaps half a character.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of the probability that the model gave it.
+    pub logprob: f32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
 pub enum GenerationEvent {
-    /// More text; never half a character.
-    Text(String),
+    Delta(Delta),
     Finished {
         reason: FinishReason,
         completion_tokens: u32,
@@ -108,6 +137,17 @@ pub enum SubmitError {
     /// 503 with the reason.
     #[error("{0}")]
     NotReady(String),
+}
+
+impl Delta {
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.tokens.is_empty()
+    }
+
+    pub fn append(&mut self, mut more: Self) {
+        self.text.push_str(&more.text);
+        self.tokens.append(&mut more.tokens);
+    }
 }
 
 impl Readiness {

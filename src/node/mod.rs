@@ -6,6 +6,7 @@
 //! [`ranks`]. The command line speaks to it through [`attach`], HTTP through [`handle`].
 //! Start at [`Node::open`].
 
+mod answer;
 mod attach;
 mod driver;
 mod endpoint;

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use daisy_proto::local::{Admit, FinishReason, Timings, ToRank};
-use daisy_proto::{Sampling, SeqId};
+use daisy_proto::{Logprobs, Sampling, SeqId};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::answer::{Answer, likelihood};
 use super::handle::{
-    ChatRequest, EVENTS_MAX, Generation, GenerationEvent, Serving, Submission, SubmitError,
+    ChatRequest, Delta, EVENTS_MAX, Generation, GenerationEvent, Serving, Submission, SubmitError,
 };
-use crate::text::{Detokenizer, Message, TextError, TextModel};
+use crate::text::{Message, TextError, TextModel};
 
 /// What reaches the requests of a pipeline.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(crate) enum Input {
     Token {
         seq: SeqId,
         token: u32,
+        logprobs: Option<Logprobs>,
     },
     Finished {
         seq: SeqId,
@@ -48,9 +50,9 @@ pub(crate) struct Requests {
 #[derive(Debug)]
 struct Active {
     events: mpsc::Sender<GenerationEvent>,
-    detokenizer: Detokenizer,
-    /// Text that a slow reader has not taken yet; bounded by the context.
-    backlog: String,
+    answer: Answer,
+    /// What a slow reader has not taken yet; bounded by the context.
+    backlog: Delta,
     completion_tokens: u32,
 }
 
@@ -86,7 +88,7 @@ impl Requests {
         loop {
             tokio::select! {
                 input = inputs.recv() => match input {
-                    Some(input) => self.input(input),
+                    Some(input) => self.input(input).await,
                     None => return,
                 },
                 Some(submission) = submissions.recv() => self.submit(submission, &encoded_in),
@@ -161,8 +163,8 @@ impl Requests {
         tracing::info!(id = request.id, %seq, prompt_tokens, max_tokens = admit.max_tokens, "request admitted");
         let active = Active {
             events,
-            detokenizer: self.text.detokenizer(),
-            backlog: String::new(),
+            answer: Answer::new(&self.text, &request.stop),
+            backlog: Delta::default(),
             completion_tokens: 0,
         };
         self.active.insert(seq, active);
@@ -190,6 +192,11 @@ impl Requests {
                 self.context
             )));
         }
+        let vocab = self.text.vocab_size();
+        if let Some((token, _)) = request.bias.iter().find(|(token, _)| *token as usize >= vocab) {
+            let message = format!("token {token} is not one of the {vocab} that the model has");
+            return Err(SubmitError::Invalid { param: "logit_bias", message });
+        }
         let room = self.context - prompt_tokens;
         let seed = request.seed.map_or_else(random, Ok)?;
         let seq = SeqId(self.next_seq);
@@ -199,25 +206,18 @@ impl Requests {
             prompt,
             max_tokens: request.max_tokens.map_or(room, |max| max.min(room)),
             eos: self.text.eos().to_vec(),
-            sampling: Sampling {
-                temperature: request.temperature,
-                top_p: request.top_p,
-                top_k: request.top_k,
-                seed,
-            },
+            sampling: Sampling { seed, ..request.sampling },
+            bias: request.bias.clone(),
+            logprobs: request.logprobs,
         };
         Ok((admit, prompt_tokens))
     }
 
-    fn input(&mut self, input: Input) {
+    async fn input(&mut self, input: Input) {
         match input {
-            Input::Token { seq, token } => {
-                let Some(active) = self.active.get_mut(&seq) else { return };
-                active.completion_tokens += 1;
-                // An end token is counted, never shown.
-                if !self.text.eos().contains(&token) {
-                    let text = active.detokenizer.push(token);
-                    active.emit(text);
+            Input::Token { seq, token, logprobs } => {
+                if self.token(seq, token, logprobs) {
+                    let _ = self.rank0.send(ToRank::Cancel { seq }).await;
                 }
             }
             Input::Finished { seq, reason, timings } => {
@@ -239,9 +239,32 @@ impl Requests {
         }
     }
 
+    /// Says whether the token completed a stop string.
+    fn token(&mut self, seq: SeqId, token: u32, logprobs: Option<Logprobs>) -> bool {
+        let Some(active) = self.active.get_mut(&seq) else { return false };
+        // What rank 0 drew before it heard of the end is no part of the answer.
+        if active.answer.is_stopped() {
+            return false;
+        }
+        active.completion_tokens += 1;
+        // An end token is counted, never shown.
+        if self.text.eos().contains(&token) {
+            return false;
+        }
+        let likelihood = logprobs.map(|logprobs| likelihood(&self.text, token, logprobs));
+        let delta = active.answer.push(token, likelihood);
+        active.emit(delta);
+        active.answer.is_stopped()
+    }
+
     fn fail_all(&mut self, reason: &str) {
         for (_, active) in self.active.drain() {
-            active.end(GenerationEvent::Failed(reason.to_owned()));
+            if active.answer.is_stopped() {
+                // It is complete: only its figures are lost.
+                active.finish(FinishReason::Stop, Timings::default());
+            } else {
+                active.end(GenerationEvent::Failed(reason.to_owned()));
+            }
         }
     }
 }
@@ -249,18 +272,20 @@ impl Requests {
 impl Active {
     /// Hands text on without waiting: what a slow reader does not take is kept and goes with the
     /// next piece.
-    fn emit(&mut self, text: Option<String>) {
-        let Some(text) = text else { return };
-        self.backlog.push_str(&text);
+    fn emit(&mut self, delta: Delta) {
+        self.backlog.append(delta);
+        if self.backlog.is_empty() {
+            return;
+        }
         if let Ok(permit) = self.events.try_reserve() {
-            permit.send(GenerationEvent::Text(std::mem::take(&mut self.backlog)));
+            permit.send(GenerationEvent::Delta(std::mem::take(&mut self.backlog)));
         }
     }
 
     fn finish(mut self, reason: FinishReason, timings: Timings) {
-        if let Some(rest) = self.detokenizer.finish() {
-            self.backlog.push_str(&rest);
-        }
+        self.backlog.append(self.answer.finish());
+        // It was cancelled because it was complete.
+        let reason = if self.answer.is_stopped() { FinishReason::Stop } else { reason };
         let completion_tokens = self.completion_tokens;
         self.end(GenerationEvent::Finished { reason, completion_tokens, timings });
     }
@@ -269,7 +294,7 @@ impl Active {
     fn end(self, last: GenerationEvent) {
         tokio::spawn(async move {
             if !self.backlog.is_empty()
-                && self.events.send(GenerationEvent::Text(self.backlog)).await.is_err()
+                && self.events.send(GenerationEvent::Delta(self.backlog)).await.is_err()
             {
                 return;
             }

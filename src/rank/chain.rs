@@ -15,7 +15,7 @@ use super::{Event, RankError};
 use crate::engine::{Draw, Engine};
 use crate::ipc::BlockingWriter;
 use crate::net::EdgeEvent;
-use crate::schedule::{Output, Pick, Scheduler};
+use crate::schedule::{Drawn, Output, Pick, Scheduler};
 
 /// One rank at work.
 #[derive(Debug)]
@@ -194,11 +194,12 @@ impl<'a> Chain<'a> {
         if picks.is_empty() {
             return Ok(());
         }
-        let wishes: Vec<Draw> = picks.iter().map(draw).collect();
+        let wishes: Vec<Draw<'_>> = picks.iter().map(|pick| draw(pick, &self.scheduler)).collect();
         let sampled = self.engine.sample(keep_rows(hidden, &wanted), &wishes)?;
-        let tokens = sampled.tokens()?;
-        let drawn: Vec<(Pick, u32)> = picks.iter().copied().zip(tokens).collect();
-        let (outputs, rows) = self.scheduler.drawn(self.origin.elapsed(), &drawn);
+        let (tokens, logprobs) = (sampled.tokens()?, sampled.logprobs()?);
+        let drawn = picks.iter().zip(tokens).zip(logprobs);
+        let drawn = drawn.map(|((pick, token), logprobs)| Drawn { pick: *pick, token, logprobs });
+        let (outputs, rows) = self.scheduler.drawn(self.origin.elapsed(), drawn.collect());
         // The tokens go out while the next step's hidden state is still being computed.
         tell(self.node, outputs)?;
         let ahead = sampled.hidden()?;
@@ -240,7 +241,9 @@ impl<'a> Chain<'a> {
 fn tell(node: &mut BlockingWriter, outputs: Vec<Output>) -> Result<(), RankError> {
     for output in outputs {
         node.write(&match output {
-            Output::Token { seq, index, token } => FromRank::Token { seq, index, token },
+            Output::Token { seq, index, token, logprobs } => {
+                FromRank::Token { seq, index, token, logprobs }
+            }
             Output::Finished { seq, reason, timings } => {
                 FromRank::Finished { seq, reason, timings }
             }
@@ -249,8 +252,10 @@ fn tell(node: &mut BlockingWriter, outputs: Vec<Output>) -> Result<(), RankError
     Ok(())
 }
 
-fn draw(pick: &Pick) -> Draw {
-    Draw { seq: pick.seq, position: pick.position, sampling: pick.sampling, advance: pick.advance }
+fn draw<'a>(pick: &Pick, scheduler: &'a Scheduler) -> Draw<'a> {
+    let Pick { seq, position, sampling, logprobs, advance } = *pick;
+    let (past, bias) = (scheduler.past(seq), scheduler.bias(seq));
+    Draw { seq, position, sampling, past, bias, logprobs, advance }
 }
 
 /// The rows of `hidden` that `keep` marks. Without a row to leave out nothing is copied.

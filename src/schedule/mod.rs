@@ -5,11 +5,15 @@
 //! has at most one decode step in flight, and one prompt at a time may have several chunks in
 //! flight, so that no rank waits while another computes. Start at [`Scheduler`].
 
+mod past;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use daisy_proto::local::{Admit, FinishReason, Timings};
-use daisy_proto::{Row, Sampling, SeqId};
+use daisy_proto::{Logprobs, Row, Sampling, SeqId};
+
+use past::Past;
 
 /// Frames on their way round the ring. Below the credit of an edge (16), so that a send never waits.
 const IN_FLIGHT_MAX: usize = 14;
@@ -43,14 +47,24 @@ pub struct Pick {
     /// Position that the drawn token takes.
     pub position: u32,
     pub sampling: Sampling,
+    /// As the sequence's [`Admit::logprobs`].
+    pub logprobs: Option<u32>,
     /// Whether the next position is computed in the same submission.
     pub advance: bool,
 }
 
+/// What was drawn for a pick.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn {
+    pub pick: Pick,
+    pub token: u32,
+    pub logprobs: Option<Logprobs>,
+}
+
 /// What the node hears of a sequence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Output {
-    Token { seq: SeqId, index: u32, token: u32 },
+    Token { seq: SeqId, index: u32, token: u32, logprobs: Option<Logprobs> },
     Finished { seq: SeqId, reason: FinishReason, timings: Timings },
 }
 
@@ -60,6 +74,8 @@ struct Sequence {
     /// Prompt tokens that were sent.
     sent: u32,
     generated: u32,
+    /// Kept only where penalties ask for it.
+    past: Past,
     cancelled: bool,
     admitted_at: Duration,
     started_at: Duration,
@@ -105,7 +121,9 @@ impl Scheduler {
         if self.active.contains_key(&seq) || self.waiting.iter().any(|s| s.admit.seq == seq) {
             return Err(ScheduleError::Doubled(seq));
         }
+        let penalises = admit.sampling.penalises();
         self.waiting.push_back(Sequence {
+            past: if penalises { Past::of_prompt(&admit.prompt) } else { Past::default() },
             admit,
             sent: 0,
             generated: 0,
@@ -195,18 +213,21 @@ impl Scheduler {
 
     /// Tokens were drawn. Gives what the node hears and the rows that go on to the next step: the
     /// computed-ahead row of a sequence that ended is left out.
-    pub fn drawn(&mut self, now: Duration, drawn: &[(Pick, u32)]) -> (Vec<Output>, Vec<Row>) {
+    pub fn drawn(&mut self, now: Duration, drawn: Vec<Drawn>) -> (Vec<Output>, Vec<Row>) {
         let mut outputs = Vec::with_capacity(drawn.len());
         let mut rows = Vec::new();
-        for (pick, token) in drawn {
+        for Drawn { pick, token, logprobs } in drawn {
             let sequence = self.active.get_mut(&pick.seq).expect("a drawn sequence is active");
             if sequence.generated == 0 {
                 sequence.first_token_at = now;
             }
             let index = sequence.generated;
             sequence.generated += 1;
-            outputs.push(Output::Token { seq: pick.seq, index, token: *token });
-            let reason = if sequence.admit.eos.contains(token) {
+            if pick.sampling.penalises() {
+                sequence.past.add(token);
+            }
+            outputs.push(Output::Token { seq: pick.seq, index, token, logprobs });
+            let reason = if sequence.admit.eos.contains(&token) {
                 Some(FinishReason::Stop)
             } else if sequence.generated >= sequence.admit.max_tokens {
                 Some(FinishReason::Length)
@@ -221,6 +242,18 @@ impl Scheduler {
             }
         }
         (outputs, rows)
+    }
+
+    /// The sequence's tokens so far for its penalties, each once, with how often it stands in the
+    /// answer; empty where nothing is penalised. Complete whenever a step of it has come back: the
+    /// token that a step computes on is drawn, and told to [`Self::drawn`], before the step is sent.
+    pub fn past(&self, seq: SeqId) -> &[(u32, u32)] {
+        self.active.get(&seq).map_or(&[], |sequence| sequence.past.counts())
+    }
+
+    /// What the sequence adds to logits.
+    pub fn bias(&self, seq: SeqId) -> &[(u32, f32)] {
+        self.active.get(&seq).map_or(&[], |sequence| &sequence.admit.bias)
     }
 
     /// No sequence waits or runs.
@@ -277,6 +310,7 @@ impl Sequence {
             seq: self.admit.seq,
             position,
             sampling: self.admit.sampling,
+            logprobs: self.admit.logprobs,
             // The last token by max_tokens needs no step after it.
             advance: self.generated + 1 < self.admit.max_tokens,
         }

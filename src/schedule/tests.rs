@@ -14,7 +14,13 @@ fn admit(seq: u64, prompt: u32, max_tokens: u32) -> Admit {
         max_tokens,
         eos: vec![EOS],
         sampling: Sampling::greedy(),
+        bias: Vec::new(),
+        logprobs: None,
     }
+}
+
+fn token(pick: Pick, token: u32) -> Vec<Drawn> {
+    vec![Drawn { pick, token, logprobs: None }]
 }
 
 /// Sends the next chunk and says its row.
@@ -56,9 +62,9 @@ fn a_sequence_ends_at_eos_without_sending_its_computed_ahead_row() {
     send_chunk(&mut scheduler).expect("a chunk");
     let pick = picks(&mut scheduler, 0)[0];
     assert_eq!((pick.position, pick.advance), (3, true));
-    let (outputs, rows) = scheduler.drawn(NOW, &[(pick, EOS)]);
+    let (outputs, rows) = scheduler.drawn(NOW, token(pick, EOS));
     assert_eq!(rows, []);
-    assert_eq!(outputs[0], Output::Token { seq: SeqId(1), index: 0, token: EOS });
+    assert_eq!(outputs[0], Output::Token { seq: SeqId(1), index: 0, token: EOS, logprobs: None });
     assert!(matches!(outputs[1], Output::Finished { reason: FinishReason::Stop, .. }));
     assert!(scheduler.owes_release() && scheduler.is_idle());
     assert_eq!(scheduler.sent(Vec::new()), (1, vec![SeqId(1)]));
@@ -72,12 +78,12 @@ fn the_last_token_by_max_tokens_is_not_fused() {
     send_chunk(&mut scheduler).expect("a chunk");
     let first = picks(&mut scheduler, 0)[0];
     assert!(first.advance);
-    let (_, rows) = scheduler.drawn(NOW, &[(first, 7)]);
+    let (_, rows) = scheduler.drawn(NOW, token(first, 7));
     assert_eq!(rows, [Row { seq: SeqId(1), first: 3, count: 1, logits: true }]);
     scheduler.sent(rows);
     let last = picks(&mut scheduler, 1)[0];
     assert!(!last.advance);
-    let (outputs, rows) = scheduler.drawn(NOW, &[(last, 7)]);
+    let (outputs, rows) = scheduler.drawn(NOW, token(last, 7));
     assert!(matches!(outputs[1], Output::Finished { reason: FinishReason::Length, .. }));
     assert_eq!(rows, []);
 }
@@ -98,6 +104,36 @@ fn a_cancelled_sequence_is_released_only_when_nothing_of_it_is_in_flight() {
     assert!(!scheduler.owes_release());
     assert_eq!(picks(&mut scheduler, 1), []);
     assert!(scheduler.owes_release());
+}
+
+/// Rank 0 knows every token before the draw of the next one: so penalties never miss one, though a
+/// token and the step after it are one submission.
+#[test]
+fn what_was_said_is_complete_at_every_draw() {
+    let penalised = Sampling { presence_penalty: 1.0, ..Sampling::greedy() };
+    for (sampling, expected) in [
+        (penalised, [vec![(100, 0), (101, 0)], vec![(7, 1), (100, 0), (101, 0)]]),
+        (Sampling::greedy(), [vec![], vec![]]),
+    ] {
+        let mut scheduler = Scheduler::new(2, 10);
+        let bias = vec![(7, 0.5)];
+        let asked = Admit { sampling, bias, logprobs: Some(3), ..admit(1, 2, 9) };
+        scheduler.admit(NOW, asked).expect("admitted");
+        send_chunk(&mut scheduler).expect("a chunk");
+        for (number, past) in (0..).zip(&expected) {
+            let pick = picks(&mut scheduler, number)[0];
+            assert_eq!(pick.logprobs, Some(3));
+            assert_eq!(scheduler.past(SeqId(1)), past);
+            assert_eq!(scheduler.bias(SeqId(1)), [(7, 0.5)]);
+            let logprobs = Some(Logprobs { drawn: -1.0, top: vec![] });
+            let drawn = Drawn { pick, token: 7, logprobs: logprobs.clone() };
+            let (outputs, rows) = scheduler.drawn(NOW, vec![drawn]);
+            let index = u32::try_from(number).expect("small");
+            assert_eq!(outputs, [Output::Token { seq: SeqId(1), index, token: 7, logprobs }]);
+            scheduler.sent(rows);
+        }
+        assert_eq!(scheduler.past(SeqId(2)), []);
+    }
 }
 
 #[test]
@@ -166,8 +202,8 @@ impl World {
 
     fn back(&mut self, scheduler: &mut Scheduler, token: u32) {
         let Some(number) = self.in_flight.pop_front() else { return };
-        let drawn: Vec<_> = picks(scheduler, number).into_iter().map(|p| (p, token)).collect();
-        let (outputs, rows) = scheduler.drawn(NOW, &drawn);
+        let drawn = picks(scheduler, number).into_iter().flat_map(|p| self::token(p, token));
+        let (outputs, rows) = scheduler.drawn(NOW, drawn.collect());
         self.hear(outputs);
         if !rows.is_empty() {
             self.send(scheduler, rows);

@@ -40,11 +40,7 @@ impl Detokenizer {
         let is_first = std::mem::take(&mut self.is_first);
         let mut text = String::new();
         match &self.vocabulary.scheme {
-            Scheme::ByteLevel => match byte_level(&piece) {
-                Some(bytes) => self.pending.extend(bytes),
-                // A token that was added as it stands.
-                None => self.pending.extend(piece.as_bytes()),
-            },
+            Scheme::ByteLevel => self.pending.extend(byte_level(piece)),
             Scheme::Pieces(pieces) => {
                 if let Some(byte) = fallback_byte(&piece).filter(|_| pieces.bytes) {
                     self.pending.push(byte);
@@ -121,6 +117,22 @@ impl Vocabulary {
         let piece = self.tokenizer.id_to_token(token)?;
         let is_special = self.tokenizer.get_added_vocabulary().is_special_token(&piece);
         (!is_special).then_some(piece)
+    }
+
+    /// What a token stands for, wherever it stands; special tokens for their own names.
+    pub fn bytes(&self, token: u32) -> Vec<u8> {
+        let Some(piece) = self.tokenizer.id_to_token(token) else { return Vec::new() };
+        if self.tokenizer.get_added_vocabulary().is_special_token(&piece) {
+            return piece.into_bytes();
+        }
+        match &self.scheme {
+            Scheme::ByteLevel => byte_level(piece),
+            Scheme::Pieces(pieces) => match fallback_byte(&piece).filter(|_| pieces.bytes) {
+                Some(byte) => vec![byte],
+                None => pieces.text(piece, false).into_bytes(),
+            },
+            Scheme::Words => piece.into_bytes(),
+        }
     }
 
     #[cfg(test)]
@@ -243,9 +255,12 @@ fn take_rest(pending: &mut Vec<u8>, text: &mut String) {
     }
 }
 
-/// The bytes of a byte-level token; none if it has a character that stands for no byte.
-fn byte_level(piece: &str) -> Option<Vec<u8>> {
-    piece.chars().map(|character| BYTES.get(character as usize).copied().flatten()).collect()
+/// The bytes of a byte-level token. One with a character that stands for no byte was added as it
+/// stands.
+fn byte_level(piece: String) -> Vec<u8> {
+    let byte = |character| BYTES.get(character as usize).copied().flatten();
+    let bytes: Option<Vec<u8>> = piece.chars().map(byte).collect();
+    bytes.unwrap_or_else(|| piece.into_bytes())
 }
 
 fn fallback_byte(piece: &str) -> Option<u8> {

@@ -4,11 +4,13 @@
 //! directory that concern text, and neither weights nor HTTP. What a conversation means is the
 //! template's business: messages go in as they are, and what the template refuses is an error.
 //!
-//! Start at [`TextModel`]; `template` renders, `detokenizer` turns tokens back into text.
+//! Start at [`TextModel`]; `template` renders, `detokenizer` turns tokens back into text, `stop` looks
+//! for stop strings in it.
 
 mod clock;
 mod detokenizer;
 mod files;
+mod stop;
 mod template;
 
 use std::fmt;
@@ -23,6 +25,7 @@ use tokenizers::Tokenizer;
 pub use detokenizer::Detokenizer;
 use detokenizer::Vocabulary;
 use files::Files;
+pub use stop::StopMatcher;
 use template::ChatTemplate;
 
 /// What a checkpoint says about text. Shared between tasks; nothing in it changes.
@@ -125,6 +128,12 @@ impl TextModel {
     /// none is added.
     pub fn encode(&self, rendered: &str) -> Result<Vec<u32>, TextError> {
         self.vocabulary.encode(rendered)
+    }
+
+    /// The bytes that a token stands for: perhaps half a character. Those of a special token are its
+    /// name; an unknown one has none.
+    pub fn token_bytes(&self, token: u32) -> Vec<u8> {
+        self.vocabulary.bytes(token)
     }
 
     /// A fresh detokenizer for one answer.

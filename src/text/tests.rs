@@ -61,6 +61,13 @@ fn a_prompt_becomes_tokens_and_tokens_text() {
 }
 
 #[test]
+fn tokens_have_bytes() {
+    let model = open(&[]).expect("valid");
+    let bytes: Vec<Vec<u8>> = [1, 3, 5, 99].map(|id| model.token_bytes(id)).into();
+    assert_eq!(bytes, [&b"b"[..], b" ", b"</s>", b""]);
+}
+
+#[test]
 fn a_text_model_is_shared_between_threads() {
     fn shared<T: Send + Sync + 'static>() {}
     shared::<TextModel>();

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use super::cluster::{Cluster, Home, Stream, alive, body, get, tiny};
+use super::cluster::{Cluster, Endless, Home, Stream, alive, body, get, tiny};
 use super::skip;
 
 #[test]
@@ -39,8 +39,36 @@ fn transcript(cluster: &Cluster) -> Vec<String> {
         let seeded =
             json!({"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "seed": 11});
         texts.push(cluster.text(question, &seeded));
+        // All that rank 0 does beyond that, down to the last bit of what it reports.
+        let more = json!({
+            "max_tokens": 12, "temperature": 0.9, "seed": 11, "min_p": 0.02, "logit_bias": {"97": 1},
+            "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.5,
+            "logprobs": true, "top_logprobs": 3,
+        });
+        texts.push(cluster.ask(question, &more)["choices"].to_string());
     }
     texts
+}
+
+/// No more sequences than this run at once: one that went on would keep a later one waiting.
+const STOPS: usize = 4;
+
+#[test]
+fn a_stop_string_ends_the_sequence_on_every_rank() {
+    let model = Endless::new();
+    let cluster = Cluster::loopback(model.path(), "2,3");
+    let whole = cluster.text("hello", &json!({"max_tokens": 40}));
+    let begin = whole.char_indices().nth(whole.chars().count() / 2).expect("some text").0;
+    let stop: String = whole[begin..].chars().take(2).collect();
+    let before = &whole[..whole.find(&stop).expect("it is there")];
+    for _ in 0..STOPS {
+        let answer = cluster.ask("hello", &json!({"stop": [stop]}));
+        assert_eq!(answer["choices"][0]["message"]["content"], before);
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        assert!(answer["usage"]["completion_tokens"].as_u64().expect("a number") <= 40);
+    }
+    let streamed = body("hello", &json!({"stop": stop, "stream": true}));
+    assert_eq!(Stream::open(&cluster.url, &streamed).text(), before);
 }
 
 #[test]

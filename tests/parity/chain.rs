@@ -111,7 +111,7 @@ impl Chain {
     ) -> Decoded {
         let mut decoded = Decoded { tokens: Vec::new(), logits: vec![self.logits(&hidden)] };
         for position in position..position + count {
-            let draw = Draw { seq, position, sampling, advance: true };
+            let draw = Draw::new(seq, position, sampling);
             let sampled = self.ranks[0].sample(hidden, &[draw]).expect("rank 0 samples");
             decoded.tokens.extend(sampled.tokens().expect("a token"));
             let first = sampled.hidden().expect("the token went on through rank 0");

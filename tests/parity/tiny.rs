@@ -37,6 +37,8 @@ checkpoints! {
     llama_tied_bf16 "llama-tied-bf16"
     llama_tied_f16 "llama-tied-f16"
     llama_tied_4bit_f32 "llama-tied-4bit-f32"
+    llama_rope_llama3_f32 "llama-rope-llama3-f32"
+    llama_rope_linear_f32 "llama-rope-linear-f32"
     qwen3_f32 "qwen3-f32"
     qwen3_bf16 "qwen3-bf16"
     qwen3_f16 "qwen3-f16"
@@ -234,6 +236,6 @@ fn half_types_computed_in_f32_agree() {
 
 const FIRST: SeqId = SeqId(1);
 const SECOND: SeqId = SeqId(2);
-const SEEDED: Sampling = Sampling { temperature: 0.8, top_p: 0.95, top_k: 0, seed: 7 };
+const SEEDED: Sampling = Sampling { temperature: 0.8, top_p: 0.95, seed: 7, ..Sampling::greedy() };
 const RANKS_MAX: u32 = 4;
 const F32_TOLERANCE: Tolerance = Tolerance { logit: 1e-4, kl: 1e-6, same_best: true };

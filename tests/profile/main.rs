@@ -45,7 +45,7 @@ fn decode(engine: &mut Engine) -> [Vec<Duration>; 3] {
     let mut hidden = daisy_proto::Hidden::new(whole.dtype, 1, whole.width, last).expect("a row");
     let mut phases = [const { Vec::new() }; 3];
     for position in CONTEXT..CONTEXT + STEPS {
-        let draw = Draw { seq: SEQ, position, sampling: Sampling::greedy(), advance: true };
+        let draw = Draw::new(SEQ, position, Sampling::greedy());
         let began = Instant::now();
         let sampled = engine.sample(hidden, &[draw]).expect("a step");
         let submitted = Instant::now();

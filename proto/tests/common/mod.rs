@@ -12,7 +12,8 @@ use daisy_proto::local::{
     Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
 };
 use daisy_proto::{
-    CloseReason, Dtype, LayerRange, NodeId, PipelineId, Rank, Row, Sampling, SeqId, Shard, Step,
+    CloseReason, Dtype, LayerRange, Logprobs, NodeId, PipelineId, Rank, Row, Sampling, SeqId,
+    Shard, Step,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -87,11 +88,9 @@ pub fn from_rank() -> impl Strategy<Value = FromRank> {
         (any::<u64>(), text(), dtype()).prop_map(|(resident_bytes, device, dtype)| {
             FromRank::Ready { resident_bytes, device, dtype }
         }),
-        (seq(), any::<u32>(), any::<u32>()).prop_map(|(seq, index, token)| FromRank::Token {
-            seq,
-            index,
-            token
-        }),
+        (seq(), any::<u32>(), any::<u32>(), option::of(logprobs())).prop_map(
+            |(seq, index, token, logprobs)| FromRank::Token { seq, index, token, logprobs }
+        ),
         (seq(), finish_reason(), timings())
             .prop_map(|(seq, reason, timings)| { FromRank::Finished { seq, reason, timings } }),
         (text(), option::of(rank()))
@@ -221,17 +220,31 @@ prop_compose! {
     fn admit()(
         seq in seq(), prompt in vec(any::<u32>(), 0..200), max_tokens in any::<u32>(),
         eos in vec(any::<u32>(), 0..4), sampling in sampling(),
+        bias in vec((any::<u32>(), -100.0_f32..100.0), 0..4), logprobs in option::of(any::<u32>()),
     ) -> Admit {
-        Admit { seq, prompt, max_tokens, eos, sampling }
+        Admit { seq, prompt, max_tokens, eos, sampling, bias, logprobs }
     }
 }
 
 prop_compose! {
     fn sampling()(
         temperature in 0.0_f32..4.0, top_p in 0.0_f32..=1.0, top_k in any::<u32>(),
+        min_p in 0.0_f32..=1.0, repetition_penalty in 0.1_f32..2.0,
+        presence_penalty in -2.0_f32..2.0, frequency_penalty in -2.0_f32..2.0,
         seed in any::<u64>(),
     ) -> Sampling {
-        Sampling { temperature, top_p, top_k, seed }
+        Sampling {
+            temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty,
+            frequency_penalty, seed,
+        }
+    }
+}
+
+prop_compose! {
+    fn logprobs()(
+        drawn in -100.0_f32..0.0, top in vec((any::<u32>(), -100.0_f32..0.0), 0..21),
+    ) -> Logprobs {
+        Logprobs { drawn, top }
     }
 }
 

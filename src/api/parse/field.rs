@@ -70,10 +70,19 @@ impl<'a> Fields<'a> {
 
     /// A whole number from `least` to the largest that 32 bits hold.
     pub fn whole(&self, name: &str, least: u32) -> Result<Option<u32>, ParseError> {
+        self.whole_between(name, least, u32::MAX)
+    }
+
+    pub fn whole_between(
+        &self,
+        name: &str,
+        least: u32,
+        most: u32,
+    ) -> Result<Option<u32>, ParseError> {
         let Some(value) = self.optional(name) else { return Ok(None) };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.filter(|number| *number >= least).map(Some).ok_or_else(|| {
-            self.wrong(name, &format!("a whole number from {least} to {}", u32::MAX), value)
+        number.filter(|number| (least..=most).contains(number)).map(Some).ok_or_else(|| {
+            self.wrong(name, &format!("a whole number from {least} to {most}"), value)
         })
     }
 

@@ -10,6 +10,7 @@
 mod field;
 mod messages;
 mod refused;
+mod sampling;
 #[cfg(test)]
 mod tests;
 
@@ -88,10 +89,11 @@ pub fn chat(body: &[u8], served: &ServedModel, id: String) -> Result<Chat, Parse
             id,
             messages: messages::read(fields.required("messages", messages::WANTED)?)?,
             max_tokens: max_tokens(&fields)?,
-            temperature: temperature(&fields)?,
-            top_p: top_p(&fields)?,
-            top_k: fields.whole("top_k", 0)?.unwrap_or(0),
-            seed: seed(&fields)?,
+            sampling: sampling::sampling(&fields)?,
+            seed: sampling::seed(&fields)?,
+            bias: sampling::logit_bias(&fields)?,
+            stop: sampling::stop(&fields)?,
+            logprobs: sampling::logprobs(&fields)?,
         },
         delivery: delivery(&fields)?,
     })
@@ -119,31 +121,6 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ParseError> {
         }),
         _ => Ok(newer.or(older)),
     }
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "0 to 2 is in the range of f32")]
-fn temperature(fields: &Fields<'_>) -> Result<f32, ParseError> {
-    let value =
-        fields.number("temperature", "a number from 0 to 2", |t| (0.0..=2.0).contains(&t))?;
-    let temperature = value.unwrap_or(DEFAULT_TEMPERATURE) as f32;
-    // So cold that the most probable token is certain, and logits divided by it may overflow.
-    Ok(if temperature < COLDEST { 0.0 } else { temperature })
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "0 to 1 is in the range of f32")]
-fn top_p(fields: &Fields<'_>) -> Result<f32, ParseError> {
-    let wanted = "a number above 0, at most 1";
-    let value = fields.number("top_p", wanted, |p| p > 0.0 && p <= 1.0)?;
-    // A value that rounds to 0 keeps its meaning: the most probable token alone.
-    Ok((value.unwrap_or(1.0) as f32).max(f32::MIN_POSITIVE))
-}
-
-/// Every 64-bit number is a seed; a negative one is taken by its bits.
-fn seed(fields: &Fields<'_>) -> Result<Option<u64>, ParseError> {
-    let Some(value) = fields.optional("seed") else { return Ok(None) };
-    let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
-    let wanted = format!("a whole number from {} to {}", i64::MIN, u64::MAX);
-    seed.map(Some).ok_or_else(|| fields.wrong("seed", &wanted, value))
 }
 
 fn delivery(fields: &Fields<'_>) -> Result<Delivery, ParseError> {
@@ -175,7 +152,4 @@ fn shortened(text: &str) -> String {
     shown
 }
 
-const DEFAULT_TEMPERATURE: f64 = 1.0;
-/// The smallest temperature that is not greedy.
-const COLDEST: f32 = 1e-4;
 const SHOWN_CHARS_MAX: usize = 60;

@@ -26,7 +26,6 @@ type NotYet = (&'static str, &'static str, fn(&Value) -> bool);
 
 const NOT_YET: &[NotYet] = &[
     ("n", "1", |value| value.as_u64() == Some(1)),
-    ("stop", "an empty list", empty_list),
     ("tools", "an empty list", empty_list),
     ("tool_choice", "\"auto\" or \"none\"", auto_or_none),
     ("functions", "an empty list", empty_list),
@@ -34,13 +33,6 @@ const NOT_YET: &[NotYet] = &[
     ("response_format", "{\"type\": \"text\"}", |value| {
         value.get("type").and_then(Value::as_str) == Some("text")
     }),
-    ("logprobs", "false", |value| value.as_bool() == Some(false)),
-    ("top_logprobs", "0", zero),
-    ("logit_bias", "an empty object", empty_object),
-    ("presence_penalty", "0", zero),
-    ("frequency_penalty", "0", zero),
-    ("repetition_penalty", "1", |value| is_number(value, 1.0)),
-    ("min_p", "0", zero),
     ("reasoning_effort", "null", never),
     ("verbosity", "\"medium\"", |value| value.as_str() == Some("medium")),
     ("chat_template_kwargs", "an empty object", empty_object),
@@ -61,15 +53,6 @@ fn empty_object(value: &Value) -> bool {
 
 fn auto_or_none(value: &Value) -> bool {
     matches!(value.as_str(), Some("auto" | "none"))
-}
-
-fn zero(value: &Value) -> bool {
-    is_number(value, 0.0)
-}
-
-#[allow(clippy::float_cmp, reason = "only the exact default is harmless")]
-fn is_number(value: &Value, number: f64) -> bool {
-    value.as_f64() == Some(number)
 }
 
 fn never(_: &Value) -> bool {

@@ -1,3 +1,4 @@
+use daisy_proto::Sampling;
 use serde_json::json;
 
 use super::*;
@@ -34,10 +35,11 @@ fn the_least_request_has_the_defaults() {
         id: "chatcmpl-1".to_owned(),
         messages: vec![message("user", "hi")],
         max_tokens: None,
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
+        sampling: Sampling { temperature: 1.0, ..Sampling::greedy() },
         seed: None,
+        bias: Vec::new(),
+        stop: Vec::new(),
+        logprobs: None,
     };
     assert_eq!(chat, Chat { request, delivery: Delivery::Whole });
 }
@@ -54,6 +56,14 @@ fn null_means_the_default_but_for_what_is_required() {
         "max_completion_tokens",
         "stream",
         "stream_options",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "stop",
+        "logprobs",
+        "top_logprobs",
         "n",
         "user",
         "parallel_tool_calls",
@@ -68,21 +78,13 @@ fn null_means_the_default_but_for_what_is_required() {
     }
 }
 
-const NOT_YET: [&str; 20] = [
+const NOT_YET: [&str; 12] = [
     "n",
-    "stop",
     "tools",
     "tool_choice",
     "functions",
     "function_call",
     "response_format",
-    "logprobs",
-    "top_logprobs",
-    "logit_bias",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_p",
     "reasoning_effort",
     "verbosity",
     "chat_template_kwargs",
@@ -118,6 +120,57 @@ fn wrong_types_and_ranges_name_the_field_the_bound_and_the_value() {
             &["0", "-1", "1.5", "16.0", "4294967296", "1e300", "\"5\"", "true", "[]", "{}"],
             "from 1 to 4294967295",
         ),
+        ("min_p", &["-0.1", "1.01", "1e300", "\"0\"", "true", "[]", "{}"], "a number from 0 to 1"),
+        (
+            "repetition_penalty",
+            &["0", "0.009", "-1", "2.1", "1e300", "\"1\"", "true", "[]", "{}"],
+            "a number from 0.01 to 2",
+        ),
+        ("presence_penalty", &["-2.1", "2.1", "\"0\"", "true", "[]"], "a number from -2 to 2"),
+        ("frequency_penalty", &["-2.1", "2.1", "\"0\"", "true", "[]"], "a number from -2 to 2"),
+        (
+            "logit_bias",
+            &[
+                "1",
+                "[]",
+                "\"5\"",
+                "true",
+                "{\"a\":1}",
+                "{\"-5\":1}",
+                "{\"+5\":1}",
+                "{\" 5\":1}",
+                "{\"\":1}",
+                "{\"5.0\":1}",
+                "{\"4294967296\":1}",
+                "{\"5\":100.1}",
+                "{\"5\":-101}",
+                "{\"5\":\"1\"}",
+                "{\"5\":null}",
+                "{\"5\":1,\"6\":[]}",
+            ],
+            "at most 1024 token ids with numbers from -100 to 100",
+        ),
+        (
+            "stop",
+            &[
+                "1",
+                "true",
+                "{}",
+                "\"\"",
+                "[\"\"]",
+                "[\"a\",1]",
+                "[null]",
+                "[\"a\",\"b\",\"c\",\"d\",\"e\"]",
+            ],
+            "a string of 1 to 500 characters, or a list of at most 4 of them",
+        ),
+        ("logprobs", &["0", "1", "5", "\"true\"", "[]", "{}"], "true or false"),
+        (
+            "top_logprobs",
+            &["-1", "21", "1.5", "4294967296", "\"5\"", "true", "[]", "{}"],
+            "a whole number from 0 to 20",
+        ),
+        ("top_logprobs", &["1", "20"], "left out or 0 unless logprobs is true"),
         ("max_completion_tokens", &["0", "-1", "\"5\"", "[]"], "from 1 to 4294967295"),
         ("stream", &["0", "1", "\"true\"", "[]", "{}"], "true or false"),
         ("stream_options", &["0", "true", "\"x\"", "[]"], "an object"),
@@ -145,16 +198,60 @@ fn bounds_are_inside() {
     let request = |field, value| read(with(field, value)).unwrap().request;
     let temperatures = [("0", 0.0), ("-0.0", 0.0), ("2", 2.0), ("0.7", 0.7), ("1e-300", 0.0)];
     for (value, temperature) in temperatures {
-        assert_eq!(request("temperature", value).temperature, temperature, "{value}");
+        assert_eq!(request("temperature", value).sampling.temperature, temperature, "{value}");
     }
-    assert_eq!(request("top_p", "1").top_p, 1.0);
-    assert!(request("top_p", "1e-300").top_p > 0.0);
-    assert_eq!(request("top_k", "4294967295").top_k, u32::MAX);
+    assert_eq!(request("top_p", "1").sampling.top_p, 1.0);
+    assert!(request("top_p", "1e-300").sampling.top_p > 0.0);
+    assert_eq!(request("top_k", "4294967295").sampling.top_k, u32::MAX);
     assert_eq!(request("seed", "18446744073709551615").seed, Some(u64::MAX));
     assert_eq!(request("seed", "-1").seed, Some(u64::MAX));
     assert_eq!(request("seed", "0").seed, Some(0));
     assert_eq!(request("max_tokens", "1").max_tokens, Some(1));
     assert_eq!(request("max_completion_tokens", "9").max_tokens, Some(9));
+}
+
+#[test]
+#[allow(clippy::float_cmp, reason = "a value that is passed on is not rounded")]
+fn penalties_stops_and_log_probabilities_are_read() {
+    let request = |field, value: &str| read(with(field, value)).unwrap().request;
+    for (value, expected) in [("0", 0.0), ("0.5", 0.5), ("1", 1.0)] {
+        assert_eq!(request("min_p", value).sampling.min_p, expected);
+    }
+    for (value, expected) in [("-2", -2.0), ("0.5", 0.5), ("2", 2.0)] {
+        assert_eq!(request("presence_penalty", value).sampling.presence_penalty, expected);
+        assert_eq!(request("frequency_penalty", value).sampling.frequency_penalty, expected);
+    }
+    for (value, expected) in [("0.01", 0.01), ("1", 1.0), ("2", 2.0)] {
+        assert_eq!(request("repetition_penalty", value).sampling.repetition_penalty, expected);
+    }
+    for (value, expected) in [
+        ("{}", vec![]),
+        (r#"{"7":-100,"5":100}"#, vec![(5, 100.0), (7, -100.0)]),
+        (r#"{"7":1,"07":2.5}"#, vec![(7, 2.5)]),
+    ] {
+        assert_eq!(request("logit_bias", value).bias, expected, "{value}");
+    }
+    let many: Vec<String> = (0..1025).map(|id| format!("\"{id}\":1")).collect();
+    let object = |count: usize| format!("{{{}}}", many[..count].join(","));
+    assert_eq!(request("logit_bias", &object(1024)).bias.len(), 1024);
+    assert!(read(with("logit_bias", &object(1025))).is_err());
+    for (value, expected) in
+        [("[]", &[][..]), (r#""a""#, &["a"]), (r#"["a","\n\n"," ","é"]"#, &["a", "\n\n", " ", "é"])]
+    {
+        assert_eq!(request("stop", value).stop, expected, "{value}");
+    }
+    let long = |count| json!("é".repeat(count)).to_string();
+    assert_eq!(request("stop", &long(500)).stop.len(), 1);
+    assert!(read(with("stop", &long(501))).is_err());
+    for (value, expected) in [
+        ("false", None),
+        (r#"false,"top_logprobs":0"#, None),
+        ("true", Some(0)),
+        (r#"true,"top_logprobs":null"#, Some(0)),
+        (r#"true,"top_logprobs":20"#, Some(20)),
+    ] {
+        assert_eq!(request("logprobs", value).logprobs, expected, "{value}");
+    }
 }
 
 #[test]
@@ -195,7 +292,6 @@ fn what_is_not_supported_is_refused_by_name() {
     let table: &[(&str, &[&str], &[&str])] = &[
         // Field, what is refused, what is harmless.
         ("n", &["0", "2", "1.5", "\"1\"", "[]"], &["1"]),
-        ("stop", &["\"a\"", "\"\"", "[\"a\"]", "1"], &["[]"]),
         ("tools", &["[{}]", "{}", "1"], &["[]"]),
         ("tool_choice", &["\"required\"", "{}"], &["\"auto\"", "\"none\""]),
         ("functions", &["[{}]"], &["[]"]),
@@ -205,13 +301,6 @@ fn what_is_not_supported_is_refused_by_name() {
             &["{\"type\":\"json_object\"}", "{}", "\"text\"", "[]", "1"],
             &["{\"type\":\"text\"}"],
         ),
-        ("logprobs", &["true", "1", "\"false\""], &["false"]),
-        ("top_logprobs", &["1", "-1", "\"0\""], &["0"]),
-        ("logit_bias", &["{\"5\":1}", "[]"], &["{}"]),
-        ("presence_penalty", &["0.1", "\"0\""], &["0", "0.0"]),
-        ("frequency_penalty", &["-2", "[]"], &["0"]),
-        ("repetition_penalty", &["1.1", "0"], &["1", "1.0"]),
-        ("min_p", &["0.05"], &["0"]),
         ("reasoning_effort", &["\"low\"", "1"], &["null"]),
         ("verbosity", &["\"low\""], &["\"medium\""]),
         ("chat_template_kwargs", &["{\"enable_thinking\":false}"], &["{}"]),
@@ -303,7 +392,7 @@ fn bodies_that_are_no_json_object() {
 #[test]
 fn of_a_repeated_key_the_last_counts() {
     let chat = read(with("top_k", r#"1,"top_k":2"#)).unwrap();
-    assert_eq!(chat.request.top_k, 2);
+    assert_eq!(chat.request.sampling.top_k, 2);
     assert_eq!(read(with("model", "1")).unwrap_err().param(), Some("model"));
 }
 

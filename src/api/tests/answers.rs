@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use daisy_proto::Sampling;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
@@ -96,6 +97,52 @@ async fn a_stream_byte_for_byte() {
         expected.push_str("data: [DONE]\n\n");
         assert_eq!(reply.body, expected);
     }
+}
+
+#[tokio::test]
+async fn log_probabilities_in_both_shapes() {
+    let first = concat!(
+        r#"{"token":"Hi","logprob":-0.5,"bytes":[72,105],"#,
+        r#""top_logprobs":[{"token":"Hi","logprob":-0.5,"bytes":[72,105]},"#,
+        r#"{"token":"x","logprob":-9999.0,"bytes":[120]}]}"#
+    );
+    // A part of a character.
+    let second = concat!(
+        r#"{"token":"�","logprob":-1.5,"bytes":[195],"#,
+        r#""top_logprobs":[{"token":"�","logprob":-1.5,"bytes":[195]},"#,
+        r#"{"token":"x","logprob":-9999.0,"bytes":[120]}]}"#
+    );
+    let answer = || {
+        let events = [token("Hi", b"Hi", -0.5), token("", &[195], -1.5), text("!")];
+        events.into_iter().chain([finished(FinishReason::Stop)])
+    };
+    let of = |content: &str| format!(r#""logprobs":{{"content":[{content}],"refusal":null}}"#);
+
+    let mut fake = Fake::start().await;
+    let client = fake.send(&post(chat(r#","logprobs":true,"top_logprobs":2"#))).await;
+    fake.admit_with(answer()).await;
+    let body = client.reply().await.body;
+    assert!(body.contains(&of(&format!("{first},{second}"))), "{body}");
+
+    let more = r#","stream":true,"logprobs":true,"top_logprobs":2"#;
+    let client = fake.send(&post(chat(more))).await;
+    fake.admit_with(answer()).await;
+    let body = client.reply().await.body;
+    for (delta, logprobs) in [
+        (r#"{"role":"assistant","content":""}"#, r#""logprobs":null"#),
+        (r#"{"content":"Hi"}"#, of(first).as_str()),
+        (r#"{"content":""}"#, of(second).as_str()),
+        (r#"{"content":"!"}"#, r#""logprobs":null"#),
+        ("{}", r#""logprobs":null"#),
+    ] {
+        assert!(body.contains(&format!(r#""delta":{delta},{logprobs}"#)), "{delta}: {body}");
+    }
+
+    // Asked for, but there was no token.
+    let client = fake.send(&post(chat(r#","logprobs":true"#))).await;
+    fake.admit_with([finished(FinishReason::Stop)]).await;
+    let body = client.reply().await.body;
+    assert!(body.contains(&of("")), "{body}");
 }
 
 #[tokio::test]
@@ -230,10 +277,11 @@ async fn a_silent_stream_is_kept_alive() {
         id: "chatcmpl-1".to_owned(),
         messages: Vec::new(),
         max_tokens: None,
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
+        sampling: Sampling::greedy(),
         seed: None,
+        bias: Vec::new(),
+        stop: Vec::new(),
+        logprobs: None,
     };
     let source = Source::submit(Handle { submit, state: serving }, request);
     let label = Label { id: "chatcmpl-1".to_owned(), model: "m".to_owned(), created: 0 };

@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::node::handle::{
-    EVENTS_MAX, Generation, GenerationEvent, Handle, Readiness, ServedModel, Serving, Submission,
-    SubmitError,
+    Delta, EVENTS_MAX, Generation, GenerationEvent, Handle, Likelihood, Readiness, ServedModel,
+    Serving, Submission, SubmitError, TokenLikelihood,
 };
 
 /// Longer than anything here takes; a test that waits so long has failed.
@@ -91,7 +91,15 @@ impl Fake {
 }
 
 fn text(text: &str) -> GenerationEvent {
-    GenerationEvent::Text(text.to_owned())
+    GenerationEvent::Delta(Delta { text: text.to_owned(), tokens: Vec::new() })
+}
+
+/// A token with its text, and likelihoods of it and of another.
+fn token(text: &str, bytes: &[u8], logprob: f32) -> GenerationEvent {
+    let drawn = Likelihood { bytes: bytes.to_vec(), logprob };
+    let other = Likelihood { bytes: vec![b'x'], logprob: f32::NEG_INFINITY };
+    let tokens = vec![TokenLikelihood { top: vec![drawn.clone(), other], drawn }];
+    GenerationEvent::Delta(Delta { text: text.to_owned(), tokens })
 }
 
 fn finished(reason: FinishReason) -> GenerationEvent {

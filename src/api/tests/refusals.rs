@@ -19,6 +19,9 @@ async fn bad_bodies() {
         (chat(image), 400, "invalid_value", Some("messages[0].content[0].type")),
         (chat(r#","temperature":3"#), 400, "invalid_value", Some("temperature")),
         (chat(r#","max_tokens":0"#), 400, "invalid_value", Some("max_tokens")),
+        (chat(r#","stop":["a",""]"#), 400, "invalid_value", Some("stop")),
+        (chat(r#","top_logprobs":5"#), 400, "invalid_value", Some("top_logprobs")),
+        (chat(r#","logit_bias":{"a":1}"#), 400, "invalid_value", Some("logit_bias")),
         (chat(r#","n":2"#), 400, "unsupported_parameter", Some("n")),
         (chat(r#","tools":[{}]"#), 400, "unsupported_parameter", Some("tools")),
     ];

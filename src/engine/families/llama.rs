@@ -66,11 +66,11 @@ impl Attention {
     }
 
     fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError> {
-        let Heads { query, kv, dim, .. } = self.heads;
-        let queries = split_heads(&self.q_proj.forward(x)?, query, dim)?;
-        let keys = split_heads(&self.k_proj.forward(x)?, kv, dim)?;
-        let values = split_heads(&self.v_proj.forward(x)?, kv, dim)?;
+        let Heads { query, kv, dim, .. } = &self.heads;
+        let queries = split_heads(&self.q_proj.forward(x)?, *query, *dim)?;
+        let keys = split_heads(&self.k_proj.forward(x)?, *kv, *dim)?;
+        let values = split_heads(&self.v_proj.forward(x)?, *kv, *dim)?;
         let inputs = [queries, keys, values];
-        self.o_proj.forward(&attend(self.heads, step.spans, step.layer, step.caches, inputs)?)
+        self.o_proj.forward(&attend(&self.heads, step.spans, step.layer, step.caches, inputs)?)
     }
 }

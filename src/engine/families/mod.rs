@@ -7,7 +7,7 @@ use mlx_rs::Array;
 
 use super::cache::Caches;
 use super::error::EngineError;
-use super::layers::{Heads, Span};
+use super::layers::{Heads, Rope, Span};
 use super::weights::Weights;
 use crate::model::{Family, ModelConfig};
 
@@ -51,7 +51,7 @@ fn heads(config: &ModelConfig) -> Heads {
         query: config.heads.cast_signed(),
         kv: config.kv_heads.cast_signed(),
         dim: config.head_dim.cast_signed(),
-        rope_theta: config.rope_theta,
+        rope: Rope::new(config),
     }
 }
 

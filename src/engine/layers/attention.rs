@@ -7,6 +7,7 @@ use daisy_proto::SeqId;
 use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
 use mlx_rs::{Array, ops};
 
+use super::Rope;
 use crate::engine::cache::Caches;
 use crate::engine::error::EngineError;
 use crate::engine::ffi;
@@ -21,18 +22,17 @@ pub(in crate::engine) struct Span {
 }
 
 /// How many heads there are and how they turn.
-#[derive(Debug, Clone, Copy)]
 pub(in crate::engine) struct Heads {
     pub(in crate::engine) query: i32,
     pub(in crate::engine) kv: i32,
     pub(in crate::engine) dim: i32,
-    pub(in crate::engine) rope_theta: f32,
+    pub(in crate::engine) rope: Rope,
 }
 
 /// Queries `[tokens, query heads, dim]` over keys and values `[tokens, kv heads, dim]`, which are
 /// added to the cache of `layer`; gives `[tokens, query heads · dim]`.
 pub(in crate::engine) fn attend(
-    heads: Heads,
+    heads: &Heads,
     spans: &[Span],
     layer: usize,
     caches: &mut Caches,
@@ -56,7 +56,7 @@ pub(in crate::engine) fn attend(
 }
 
 fn attend_row(
-    heads: Heads,
+    heads: &Heads,
     span: Span,
     layer: usize,
     caches: &mut Caches,
@@ -65,11 +65,8 @@ fn attend_row(
     let by_head = |array: &Array, count| {
         array.reshape(&[1, span.count, count, heads.dim])?.transpose_axes(&[0, 2, 1, 3])
     };
-    let turned = |array: &Array| {
-        fast::rope(array, heads.dim, false, heads.rope_theta, 1.0, span.first, None)
-    };
-    let queries = turned(&by_head(queries, heads.query)?)?;
-    let keys = turned(&by_head(keys, heads.kv)?)?;
+    let queries = heads.rope.turn(&by_head(queries, heads.query)?, heads.dim, span.first)?;
+    let keys = heads.rope.turn(&by_head(keys, heads.kv)?, heads.dim, span.first)?;
     let values = by_head(values, heads.kv)?;
 
     let shape = caches.shape();

@@ -8,9 +8,11 @@ mod embedding;
 mod linear;
 mod mlp;
 mod norm;
+mod rope;
 
 pub(super) use attention::{Heads, Span, attend};
 pub(super) use embedding::Embedding;
 pub(super) use linear::Linear;
 pub(super) use mlp::Mlp;
 pub(super) use norm::RmsNorm;
+pub(super) use rope::Rope;

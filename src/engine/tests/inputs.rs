@@ -57,9 +57,24 @@ fn hidden_states_that_do_not_fit_are_refused() {
         (Sampling { temperature: -1.0, ..greedy }, "temperature"),
         (Sampling { top_p: 1.5, ..greedy }, "top_p"),
         (Sampling { top_p: f32::NAN, ..greedy }, "top_p"),
+        (Sampling { min_p: -0.1, ..greedy }, "min_p"),
+        (Sampling { min_p: f32::NAN, ..greedy }, "min_p"),
+        (Sampling { repetition_penalty: 0.0, ..greedy }, "repetition_penalty"),
+        (Sampling { repetition_penalty: f32::INFINITY, ..greedy }, "repetition_penalty"),
+        (Sampling { presence_penalty: f32::NAN, ..greedy }, "presence_penalty"),
+        (Sampling { frequency_penalty: f32::INFINITY, ..greedy }, "frequency_penalty"),
     ] {
         let error = with(sampling).expect_err(said);
         assert!(error.contains("sequence 1") && error.contains(said), "{error}");
+    }
+    let wrong = [(1, 0.5), (VOCAB, 1.0)];
+    for (draw, said) in [
+        (Draw { bias: &wrong, ..draw(1, 4) }, "token id 61"),
+        (Draw { past: &[(VOCAB, 1)], ..draw(1, 4) }, "token id 61"),
+        (Draw { bias: &[(1, f32::NAN)], ..draw(1, 4) }, "sampling bias"),
+    ] {
+        let error = engine_sample(&mut engine, &hidden, draw).expect_err(said);
+        assert!(error.contains(said), "{error}");
     }
     let error = engine_sample(&mut engine, &hidden, draw(1, 5)).expect_err("a gap");
     assert!(error.contains("sequence 1 continues at position 5"), "{error}");
@@ -70,7 +85,7 @@ fn hidden_states_that_do_not_fit_are_refused() {
     assert_eq!(nothing.hidden().expect("no hidden state").tokens, 0);
 }
 
-fn engine_sample(engine: &mut Engine, hidden: &Hidden, draw: Draw) -> Result<Vec<u32>, String> {
+fn engine_sample(engine: &mut Engine, hidden: &Hidden, draw: Draw<'_>) -> Result<Vec<u32>, String> {
     let sampled = engine.sample(hidden.clone(), &[draw]).map_err(|error| error.to_string())?;
     sampled.tokens().map_err(|error| error.to_string())
 }

@@ -38,7 +38,7 @@ impl Chain {
     }
 
     /// Draws from `hidden` and runs the sequences that go on through all ranks.
-    fn decode(&mut self, hidden: Hidden, draws: &[Draw]) -> (Vec<u32>, Hidden) {
+    fn decode(&mut self, hidden: Hidden, draws: &[Draw<'_>]) -> (Vec<u32>, Hidden) {
         let sampled = self.ranks[0].sample(hidden, draws).expect("valid draws");
         let tokens = sampled.tokens().expect("tokens");
         let hidden = sampled.hidden().expect("a hidden state");
@@ -74,8 +74,8 @@ fn row(seq: u64, first: u32, count: u32) -> Row {
     Row { seq: SeqId(seq), first, count, logits: true }
 }
 
-fn draw(seq: u64, position: u32) -> Draw {
-    Draw { seq: SeqId(seq), position, sampling: Sampling::greedy(), advance: true }
+fn draw(seq: u64, position: u32) -> Draw<'static> {
+    Draw::new(SeqId(seq), position, Sampling::greedy())
 }
 
 /// A prompt that differs by `seed`.

@@ -1,17 +1,23 @@
-//! Draws: greedy, cut by top-k and top-p, seeded, and the same whatever else is in the batch.
+//! Draws: greedy, cut by top-k, top-p and min-p, penalised, biased, seeded, and the same whatever
+//! else is in the batch. Log probabilities.
 
 use mlx_rs::Array;
 
+use super::super::logprobs::Computed;
 use super::super::sample::sample;
 use super::*;
 
-const HOT: Sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed: 3 };
+const HOT: Sampling = Sampling { temperature: 1.0, seed: 3, ..Sampling::greedy() };
 
 /// Draws from the same logits at positions 0, 1, 2 …
 fn drawn(logits: &[f32], sampling: Sampling, count: u32) -> Vec<u32> {
+    drawn_as(logits, Draw { sampling, ..draw(1, 0) }, count)
+}
+
+fn drawn_as(logits: &[f32], draw: Draw<'_>, count: u32) -> Vec<u32> {
     let vocab = i32::try_from(logits.len()).expect("small");
     let rows = Array::from_slice(&logits.repeat(count as usize), &[count.cast_signed(), vocab]);
-    let draws: Vec<_> = (0..count).map(|position| (sampling, position)).collect();
+    let draws: Vec<_> = (0..count).map(|position| Draw { position, ..draw }).collect();
     sample(&rows, &draws).expect("draws").try_as_slice::<u32>().expect("ids").to_vec()
 }
 
@@ -73,14 +79,120 @@ fn a_draw_does_not_depend_on_its_batch() {
         HOT,
         Sampling { top_k: 5, ..HOT },
         Sampling { top_p: 0.5, seed: u64::MAX, ..HOT },
-        Sampling { temperature: 3.0, top_p: 0.95, top_k: 30, seed: 0 },
+        Sampling { temperature: 3.0, top_p: 0.95, top_k: 30, seed: 0, ..HOT },
+        Sampling { min_p: 0.1, ..HOT },
+        Sampling { repetition_penalty: 1.3, frequency_penalty: 0.5, ..HOT },
+        Sampling { presence_penalty: 2.0, ..Sampling::greedy() },
     ];
-    let rows: Vec<Vec<f32>> = (0..5).map(logits).collect();
-    let draws: Vec<_> = samplings.into_iter().map(|sampling| (sampling, 17)).collect();
-    let together = sample(&Array::from_slice(&rows.concat(), &[5, 40]), &draws).expect("draws");
+    let rows: Vec<Vec<f32>> = (0..8).map(logits).collect();
+    let past = [(1, 0), (4, 2), (39, 1)];
+    let draws: Vec<_> = samplings
+        .into_iter()
+        .map(|sampling| Draw { sampling, past: &past, bias: &[(4, 0.5)], ..draw(1, 17) })
+        .collect();
+    let together = sample(&Array::from_slice(&rows.concat(), &[8, 40]), &draws).expect("draws");
     let together = together.try_as_slice::<u32>().expect("ids");
     for ((row, draw), expected) in rows.iter().zip(&draws).zip(together) {
         let alone = sample(&Array::from_slice(row, &[1, 40]), &[*draw]).expect("draws");
         assert_eq!(alone.try_as_slice::<u32>().expect("ids"), [*expected], "{draw:?}");
     }
+}
+
+#[test]
+fn min_p_keeps_what_is_near_the_best() {
+    let logits = [0.2_f32, 0.5, 0.0001, 0.2999].map(f32::ln);
+    let seen = |sampling| {
+        let mut seen = drawn(&logits, sampling, 300);
+        seen.sort_unstable();
+        seen.dedup();
+        seen
+    };
+    let hot = Sampling { temperature: 3.0, ..HOT };
+    assert_eq!(seen(hot), [0, 1, 2, 3]);
+    assert_eq!(seen(Sampling { min_p: 0.3, ..hot }), [0, 1, 3]);
+    assert_eq!(seen(Sampling { min_p: 0.5, ..hot }), [1, 3]);
+    assert_eq!(seen(Sampling { min_p: 1.0, ..hot }), [1]);
+    // Together with the others: the smallest set wins.
+    assert_eq!(seen(Sampling { min_p: 0.3, top_k: 2, ..hot }), [1, 3]);
+    assert_eq!(seen(Sampling { min_p: 0.5, top_p: 0.95, ..hot }), [1, 3]);
+}
+
+#[test]
+fn penalties_and_bias_change_the_logits() {
+    let greedy = Sampling::greedy();
+    let logits = [1.0, 2.0, -1.0, 1.9];
+    // Token 1 stands in the prompt, token 3 twice in the answer.
+    let past = [(1, 0), (3, 2)];
+    let repetition = Sampling { repetition_penalty: 2.5, ..greedy };
+    let presence = Sampling { presence_penalty: 0.5, ..greedy };
+    let frequency = Sampling { frequency_penalty: 0.5, ..greedy };
+    let encouraged = Sampling { presence_penalty: -0.5, ..greedy };
+    let nowhere: &[(u32, u32)] = &[];
+    for (sampling, past, bias, expected) in [
+        (greedy, &past[..], &[][..], 1),
+        (repetition, nowhere, &[], 1),
+        // 2.0 and 1.9 become 0.8 and 0.76.
+        (repetition, &past, &[], 0),
+        // The prompt is no business of the other two.
+        (presence, &past, &[], 1),
+        (presence, &[(1, 1)], &[], 3),
+        (presence, &[(1, 1), (3, 9)], &[], 1),
+        (frequency, &[(1, 1), (3, 2)], &[], 1),
+        (frequency, &[(1, 3), (3, 1)], &[], 3),
+        (encouraged, &past, &[], 3),
+        (greedy, nowhere, &[(2, 3.5)], 2),
+        (greedy, nowhere, &[(1, -100.0), (3, -100.0)], 0),
+        (repetition, &past, &[(1, 0.3)], 1),
+    ] {
+        let draw = Draw { sampling, past, bias, ..draw(1, 0) };
+        assert_eq!(drawn_as(&logits, draw, 2), [expected; 2], "{draw:?}");
+    }
+    // A negative logit is made smaller too.
+    let draw = Draw { sampling: repetition, past: &[(0, 1)], ..draw(1, 0) };
+    assert_eq!(drawn_as(&[-1.0, -2.0], draw, 1), [1]);
+    let banned = Draw { sampling: HOT, bias: &[(1, -100.0)], ..draw };
+    assert!(!drawn_as(&logits, banned, 200).contains(&1));
+}
+
+#[test]
+fn log_probabilities_are_the_models_own() {
+    let probabilities = [0.2_f32, 0.5, 0.05, 0.25];
+    let logits = probabilities.map(|p| p.ln() + 7.0);
+    let logits = Array::from_slice(&logits, &[4]);
+    let of = |token: u32, count| {
+        let computed = Computed::new(&logits, &Array::from_slice(&[token], &[1]), count);
+        computed.expect("computes").read().expect("reads")
+    };
+    for token in 0..4 {
+        let drawn = of(token, 0);
+        assert!((drawn.drawn - probabilities[token as usize].ln()).abs() < 1e-5, "{drawn:?}");
+        assert_eq!(drawn.top, []);
+    }
+    for (count, expected) in
+        [(1, &[1][..]), (3, &[1, 3, 0]), (4, &[1, 3, 0, 2]), (20, &[1, 3, 0, 2])]
+    {
+        let top = of(2, count).top;
+        assert_eq!(top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), expected);
+        for (id, logprob) in top {
+            assert!((logprob - probabilities[id as usize].ln()).abs() < 1e-5);
+        }
+    }
+}
+
+/// Asking changes no token, and only the rows that ask get an answer.
+#[test]
+fn log_probabilities_come_with_their_tokens() {
+    let checkpoint = Checkpoint::write(&super::checkpoint::styles()[0].1);
+    let mut chain = Chain::load(&checkpoint, &[super::checkpoint::LAYERS], None);
+    let hidden = chain.prefill(&[row(1, 0, 3), row(2, 0, 5)], &prompt(8, 1));
+    let asked = [draw(1, 3), Draw { logprobs: Some(2), ..draw(2, 5) }];
+    let sampled = chain.ranks[0].sample(hidden, &asked).expect("valid draws");
+    let tokens = sampled.tokens().expect("tokens");
+    let [None, Some(of_second)] = &sampled.logprobs().expect("values")[..] else {
+        panic!("one row asked");
+    };
+    assert_eq!(of_second.top.len(), 2);
+    // Greedy: the drawn token is the likeliest.
+    assert_eq!(of_second.top[0], (tokens[1], of_second.drawn));
+    assert!(of_second.top[1].1 <= of_second.drawn && of_second.drawn < 0.0);
 }

@@ -12,9 +12,20 @@ fn story(chain: &mut Chain) -> Vec<Vec<u32>> {
     let tokens = [&one[5..], &two[..]].concat();
     let mut hidden = chain.prefill(&[row(1, 5, 6), row(2, 0, 3)], &tokens);
     let mut seen = vec![bits(&chain.logits(&hidden))];
+    let past = [(3, 0), (9, 2), (40, 1)];
     for step in 0..4 {
-        let seeded = Sampling { temperature: 1.0, top_p: 0.9, top_k: 20, seed: 7 };
-        let draws = [draw(1, 11 + step), Draw { sampling: seeded, ..draw(2, 3 + step) }];
+        let seeded = Sampling {
+            temperature: 1.0,
+            top_p: 0.9,
+            top_k: 20,
+            min_p: 0.01,
+            repetition_penalty: 1.2,
+            frequency_penalty: 0.3,
+            seed: 7,
+            ..Sampling::greedy()
+        };
+        let draws =
+            [draw(1, 11 + step), Draw { sampling: seeded, past: &past, ..draw(2, 3 + step) }];
         let (tokens, next) = chain.decode(hidden, &draws);
         hidden = next;
         seen.push(tokens);
