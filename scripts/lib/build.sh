@@ -5,9 +5,22 @@
 # shellcheck source-path=SCRIPTDIR source=extras.sh
 . "$DAISY_ROOT/scripts/lib/extras.sh"
 
+# Where clones share a target directory, cargo names a clone's crates by their place in it and sees a change by a file's
+# time alone: another clone's crates may seem built already. So where another clone came before, ours are forgotten.
+claim_target() {
+  local target
+  target=$(target_dir)
+  [ "$target" != "$DAISY_ROOT/target" ] || return 0
+  mkdir -p "$target"
+  [ "$(cat "$target/clone" 2>/dev/null)" != "$DAISY_ROOT" ] || return 0
+  rm -rf "$target"/*/.fingerprint/daisy*
+  echo "$DAISY_ROOT" >"$target/clone"
+}
+
 # Builds the debug binary (dependencies are optimised, and MLX does the work) and names it in DAISY_BIN.
 build_daisy() {
   say "Building daisy (about 5 minutes from nothing on 2 cores)"
+  claim_target
   (cd "$DAISY_ROOT" && cargo build --locked --quiet --bin daisy) ||
     fail "the build failed" "the compiler's reason stands above"
   DAISY_BIN=$(target_dir)/debug/daisy
