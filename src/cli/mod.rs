@@ -5,6 +5,7 @@ mod cluster;
 mod import;
 mod render;
 mod serve;
+mod signals;
 mod status;
 mod trust;
 mod up;
