@@ -59,14 +59,14 @@ impl NodeArgs {
         self.peers.iter().map(|peer| address("--peer", peer)).collect()
     }
 
-    pub(crate) async fn open(&self, home: PathBuf) -> Result<Opened, Failure> {
+    pub(crate) fn open(&self, home: PathBuf) -> Result<Opened, Failure> {
         let config = NodeConfig {
             home,
             name: self.name.clone().unwrap_or_else(machine_name),
             listen: address("--listen", &self.listen)?,
             peers: self.peer_addrs()?,
         };
-        Ok(Node::open(config).await.map_err(anyhow::Error::from)?)
+        Ok(Node::open(config).map_err(anyhow::Error::from)?)
     }
 }
 
@@ -82,12 +82,17 @@ pub(crate) fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
         Some((name, port)) => (name, port.parse().ok()),
         None => (text, Some(CONTROL_PORT)),
     };
-    let found = port.and_then(|port| (name, port).to_socket_addrs().ok()?.next());
-    found.ok_or_else(|| {
-        Failure::usage(format!(
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let Some(port) = port.filter(|_| !name.is_empty() && name.chars().all(is_name)) else {
+        return Err(Failure::usage(format!(
             "{flag} {text}: not an address; write ADDR or ADDR:PORT, as in 169.254.7.2:{CONTROL_PORT}"
-        ))
-    })
+        )));
+    };
+    let unknown =
+        |why| Failure::usage(format!("{flag} {text}: no address of {name} is known{why}"));
+    let mut found =
+        (name, port).to_socket_addrs().map_err(|error| unknown(format!(": {error}")))?;
+    found.next().ok_or_else(|| unknown(String::new()))
 }
 
 /// A runtime for the node and its command line. Ranks are processes of their own, so two threads do.
@@ -117,8 +122,13 @@ mod tests {
             // A resolver may put ::1 first for localhost.
             assert!(addr.to_string() == expected || addr.to_string() == "[::1]:7", "{addr}");
         }
-        for bad in ["", "a b", "127.0.0.1:x", "127.0.0.1:70000"] {
-            assert!(address("--peer", bad).is_err(), "{bad}");
+        let message = |text: &str| match address("--peer", text) {
+            Err(Failure::Refused(refusal)) => refusal.message,
+            other => panic!("{text}: {other:?}"),
+        };
+        for bad in ["", ":7", "a b", "127.0.0.1:x", "127.0.0.1:70000", "[::1:7", "::1]:x"] {
+            assert!(message(bad).contains("not an address"), "{bad}");
         }
+        assert!(message("nobody.invalid:7").contains("no address of nobody.invalid is known"));
     }
 }

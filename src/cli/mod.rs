@@ -7,6 +7,7 @@ mod import;
 mod logs;
 mod render;
 mod serve;
+mod signals;
 mod status;
 mod trust;
 mod up;

@@ -3,7 +3,6 @@
 //! It asks the node of this machine; where none runs it hosts one itself and asks that one over
 //! the same socket.
 
-use std::future::pending;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -11,11 +10,11 @@ use clap::{Args, ValueEnum};
 use daisy_proto::Dtype;
 use daisy_proto::local::{FromNode, Serve, ToNode};
 use tokio::net::UnixStream;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::cluster::{NodeArgs, runtime};
+use super::signals::Signals;
 use super::{Failure, render};
 use crate::ipc::{self, Reader, Writer};
 
@@ -119,7 +118,7 @@ impl ServeArgs {
         {
             return Ok((stream, None));
         }
-        let opened = self.node.open(home.clone()).await?;
+        let opened = self.node.open(home.clone())?;
         render::up(&opened.id(), opened.listens());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(opened.run(async {
@@ -170,31 +169,6 @@ async fn attend(wish: Serve, stream: UnixStream, signals: &mut Signals) -> Resul
                 let drain = ToNode::Drain { grace_ms: GRACE_MS };
                 writer.write(&drain).await.context("cannot ask the node to stop")?;
             }
-        }
-    }
-}
-
-/// Ctrl+C, or the polite kill.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, Failure> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt()).context("cannot watch Ctrl+C")?,
-            terminate: signal(SignalKind::terminate()).context("cannot watch SIGTERM")?,
-        })
-    }
-
-    async fn next(&mut self) {
-        let seen = tokio::select! {
-            seen = self.interrupt.recv() => seen,
-            seen = self.terminate.recv() => seen,
-        };
-        if seen.is_none() {
-            pending::<()>().await;
         }
     }
 }

@@ -1,12 +1,13 @@
 //! `daisy cluster up`: this machine's node, in the foreground.
 
 use std::path::PathBuf;
+use std::pin::pin;
 
-use anyhow::Context;
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::cluster::{NodeArgs, runtime};
+use super::signals::Signals;
 use super::{Failure, render};
 
 #[derive(Debug, Args)]
@@ -17,19 +18,29 @@ pub(crate) struct Up {
 
 impl Up {
     pub(crate) fn run(self, home: PathBuf) -> Result<(), Failure> {
-        runtime()?.block_on(async {
-            let node = self.node.open(home).await?;
-            render::up(&node.id(), node.listens());
-            let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch Ctrl+C")?;
-            let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
-            node.run(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            })
-            .await;
-            Ok(())
-        })
+        let runtime = runtime()?;
+        let outcome = runtime.block_on(self.up(home));
+        // A second Ctrl+C leaves tasks behind; they must not keep the process.
+        runtime.shutdown_background();
+        outcome
+    }
+
+    async fn up(self, home: PathBuf) -> Result<(), Failure> {
+        let mut signals = Signals::new()?;
+        let node = self.node.open(home)?;
+        render::up(&node.id(), node.listens());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut running = pin!(node.run(async {
+            let _ = stopped.await;
+        }));
+        tokio::select! {
+            () = &mut running => return Ok(()),
+            () = signals.next() => drop(stop),
+        }
+        tokio::select! {
+            () = running => {}
+            () = signals.next() => {}
+        }
+        Ok(())
     }
 }

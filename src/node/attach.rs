@@ -1,6 +1,7 @@
 //! The command line at the node's local socket. A connection that asks to serve is the attachment:
 //! events go out on it, and when it closes the node drains and unloads.
 
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,11 +60,22 @@ impl Drop for Slot {
     }
 }
 
-/// Opens the socket, unless a living node holds it.
-pub(crate) async fn listen(socket: &Path, home: &Path) -> Result<UnixListener, NodeError> {
-    if UnixStream::connect(socket).await.is_ok() {
-        return Err(NodeError::Running(home.to_owned()));
+/// Takes the home for this node; the system gives it back when the file or the process is gone.
+/// Whether the socket answers would not tell: of two nodes that start together, the later one would
+/// take the socket away from the earlier.
+pub(crate) fn lock(home: &Path) -> Result<File, NodeError> {
+    let path = home.join("node.lock");
+    let fault = |source| NodeError::Lock { path: path.clone(), source };
+    let file = File::create(&path).map_err(fault)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(NodeError::Running(home.to_owned())),
+        Err(TryLockError::Error(source)) => Err(fault(source)),
     }
+}
+
+/// Opens the socket. Whoever holds the home's lock may replace what a dead node left.
+pub(crate) fn listen(socket: &Path) -> Result<UnixListener, NodeError> {
     let fault = |source| NodeError::Socket { path: socket.to_owned(), source };
     match std::fs::remove_file(socket) {
         Ok(()) => {}
@@ -81,7 +93,12 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
     }
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (Reader::new(read), Writer::new(write));
-    let first = match reader.read::<ToNode>().await {
+    let first = tokio::select! {
+        first = reader.read::<ToNode>() => first,
+        // One that asks nothing must not keep the node from stopping.
+        () = node.stopping() => return,
+    };
+    let first = match first {
         Ok(Some(first)) => first,
         Ok(None) => return,
         Err(error) => {

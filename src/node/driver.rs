@@ -155,8 +155,7 @@ impl Driver {
         let outcome = loop {
             let event = self.next_event(commands).await;
             if let Event::Command(command) = event {
-                let grace = command.map_or(DETACHED_GRACE, |Command::Drain(grace)| grace);
-                self.drain(grace).await;
+                self.drain(command, commands).await;
                 break Ok(());
             }
             if !self.handle(event).await {
@@ -399,7 +398,8 @@ impl Driver {
         self.take_down().await;
     }
 
-    async fn drain(&mut self, grace: Duration) {
+    async fn drain(&mut self, command: Option<Command>, more: &mut mpsc::Receiver<Command>) {
+        let grace = command.map_or(DETACHED_GRACE, |Command::Drain(grace)| grace);
         self.pipeline.handle(self.origin.elapsed(), Input::Drain);
         self.endpoint.set(Readiness::Draining);
         let (idle_in, mut idle) = oneshot::channel();
@@ -409,6 +409,8 @@ impl Driver {
             tokio::select! {
                 // Answered when idle, dropped when there are no requests at all.
                 _ = &mut idle => break,
+                // A second word of the command line, or its end: it does not want to wait.
+                _ = more.recv(), if command.is_some() => break,
                 Some(event) = self.events.recv() => {
                     self.handle(event).await;
                     if matches!(self.pipeline.state(), State::Failed(_)) {

@@ -63,6 +63,8 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
             break;
         }
     }
+    // The reader may wait for room in here; without this nobody would ever end the ranks.
+    drop(inbox);
     let how =
         reading.await.ok().flatten().map_or_else(|| "closed".to_owned(), |lost| lost.to_string());
     tracing::info!(driver = %driver.short(), how, ranks = ranks.ranks.len(), "the driver's connection ended");

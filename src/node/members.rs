@@ -61,6 +61,8 @@ async fn ask(node: &Node, addr: SocketAddr, checkpoint: &Path) -> Result<Answer,
         other => NodeFault::Refused(other.to_string()),
     })?;
     let (events_in, events) = mpsc::channel(EVENTS_MAX);
+    // Its key is proved; what it says of itself is not.
+    let id = connection.peer;
     let peer = Peer::start(connection, events_in);
     let request = Request::Facts { checkpoint: Some(checkpoint.to_owned()) };
     let facts = match peer.call(request, FACTS_MAX).await {
@@ -76,7 +78,7 @@ async fn ask(node: &Node, addr: SocketAddr, checkpoint: &Path) -> Result<Answer,
         None => Err(NodeFault::Checkpoint("it did not look".to_owned())),
     };
     let name = format!("`{}` ({addr})", facts.name);
-    Ok((Member { id: facts.id, name, peer: Some((peer, events)) }, digest))
+    Ok((Member { id, name, peer: Some((peer, events)) }, digest))
 }
 
 const DIAL_MAX: Duration = Duration::from_secs(5);

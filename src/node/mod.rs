@@ -20,6 +20,7 @@ mod remote_logs;
 mod requests;
 mod staging;
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub enum NodeError {
     Running(PathBuf),
     #[error("cannot write logs/node.log in {}: {source}", home.display())]
     Log { home: PathBuf, source: std::io::Error },
+    #[error("cannot lock {}: {source}", path.display())]
+    Lock { path: PathBuf, source: std::io::Error },
     #[error("cannot open the local socket {}: {source}", path.display())]
     Socket { path: PathBuf, source: std::io::Error },
 }
@@ -79,17 +82,20 @@ pub struct Opened {
     node: Arc<Node>,
     local: UnixListener,
     socket: PathBuf,
+    /// Held until the socket is gone.
+    lock: File,
 }
 
 impl Node {
-    /// Opens the node's sockets. Nothing is advertised or served yet.
-    pub async fn open(config: NodeConfig) -> Result<Opened, NodeError> {
+    /// Opens the node's sockets; call it within a runtime. Nothing is advertised or served yet.
+    pub fn open(config: NodeConfig) -> Result<Opened, NodeError> {
         let identity = Identity::load_or_create(&config.home)?;
-        logs::open(&config.home)
-            .map_err(|source| NodeError::Log { home: config.home.clone(), source })?;
         let socket = ipc::socket_path(&config.home)
             .map_err(|source| NodeError::Socket { path: config.home.clone(), source })?;
-        let local = attach::listen(&socket, &config.home).await?;
+        let lock = attach::lock(&config.home)?;
+        logs::open(&config.home)
+            .map_err(|source| NodeError::Log { home: config.home.clone(), source })?;
+        let local = attach::listen(&socket)?;
         let key = KeyPair::from_pkcs8(identity.pkcs8())?;
         let trust = Arc::new(trust_check(&config.home));
         let control = ControlEndpoint::bind(config.listen, &key, trust, BUILD)?;
@@ -101,7 +107,7 @@ impl Node {
             peers: config.peers,
             shutdown: watch::Sender::new(false),
         });
-        Ok(Opened { node, local, socket })
+        Ok(Opened { node, local, socket, lock })
     }
 
     /// Resolves when the node is to stop.
@@ -123,7 +129,7 @@ impl Opened {
 
     /// Works until `shutdown` resolves; then ends every rank and says goodbye to every peer.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { node, local, socket } = self;
+        let Self { node, local, socket, lock } = self;
         let (mut commands, mut hosted) = (JoinSet::new(), JoinSet::new());
         let attached = attach::Attached::default();
         tokio::pin!(shutdown);
@@ -158,6 +164,7 @@ impl Opened {
         node.control.close().await;
         while hosted.join_next().await.is_some() {}
         let _ = std::fs::remove_file(&socket);
+        drop(lock);
     }
 }
 
@@ -177,3 +184,61 @@ pub const CONTROL_PORT: u16 = 51738;
 
 /// Told to peers of other versions, at most 64 bytes.
 pub const BUILD: &str = concat!("daisy ", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use daisy_proto::local::{FromNode, ToNode};
+    use tokio::net::UnixStream;
+    use tokio::sync::oneshot;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::ipc::{Reader, Writer};
+
+    fn open(home: PathBuf) -> Result<Opened, NodeError> {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig { home, name: "test".to_owned(), listen, peers: Vec::new() };
+        Node::open(config)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_nodes_that_start_together_one_gets_the_home_and_its_socket() {
+        for _ in 0..8 {
+            let home = tempfile::tempdir().expect("a folder");
+            let start = |home| tokio::spawn(async move { open(home) });
+            let starts: Vec<_> = (0..8).map(|_| start(home.path().to_owned())).collect();
+            let mut winners = Vec::new();
+            for start in starts {
+                match start.await.expect("no panic") {
+                    Ok(opened) => winners.push(opened),
+                    Err(error) => assert!(matches!(error, NodeError::Running(_)), "{error}"),
+                }
+            }
+            let [winner] = &winners[..] else { panic!("{} nodes have one home", winners.len()) };
+            UnixStream::connect(&winner.socket).await.expect("its socket is in its place");
+            std::fs::remove_file(&winner.socket).expect("removed");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_line_that_asks_nothing_does_not_keep_the_node() {
+        let home = tempfile::tempdir().expect("a folder");
+        let opened = open(home.path().to_owned()).expect("opens");
+        let socket = opened.socket.clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(opened.run(async {
+            let _ = stopped.await;
+        }));
+        let _silent = UnixStream::connect(&socket).await.expect("connects");
+        // A later one is answered, so the silent one was accepted.
+        let (read, write) = UnixStream::connect(&socket).await.expect("connects").into_split();
+        Writer::new(write).write(&ToNode::Status).await.expect("asked");
+        let answer = Reader::new(read).read::<FromNode>().await.expect("answered");
+        assert!(matches!(answer, Some(FromNode::Status(_))));
+        drop(stop);
+        timeout(Duration::from_secs(10), running).await.expect("it stops").expect("no panic");
+        assert!(!socket.exists());
+    }
+}

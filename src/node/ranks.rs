@@ -149,7 +149,8 @@ impl Supervisor {
                 _ = &mut stopped => break self.end().await,
             }
         };
-        let last_line = log.await.ok().flatten();
+        // A process that does not die keeps its log open, and so does a child that it left behind.
+        let last_line = timeout(LOG_MAX, log).await.ok().and_then(Result::ok).flatten();
         let (reason, blame) = match self.failed.take() {
             Some((reason, blame)) => (format!("failed: {reason}"), blame),
             None => (describe(status, last_line), None),
@@ -233,3 +234,32 @@ const TO_RANK_MAX: usize = 256;
 const LISTEN_MAX: Duration = Duration::from_secs(20);
 const UNLOAD_MAX: Duration = Duration::from_secs(2);
 const KILL_MAX: Duration = Duration::from_secs(5);
+/// The rest of a log that nobody writes any more.
+const LOG_MAX: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_log_that_stays_open_does_not_hide_the_end() {
+        // Ends at once and leaves a child that holds its standard error.
+        let mut child = Command::new("sh")
+            .args(["-c", "echo gone >&2; sleep 20 & exit 3"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sh runs");
+        let stderr = child.stderr.take();
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        drop(theirs);
+        let (read, _write) = ours.into_split();
+        let (events, mut told) = mpsc::channel(1);
+        let (_stop, stopped) = oneshot::channel();
+        let supervisor =
+            Supervisor { rank: Rank(0), child, stderr, early: None, events, failed: None };
+        tokio::spawn(supervisor.run(Reader::new(read), stopped));
+        let event = timeout(Duration::from_secs(10), told.recv()).await.expect("in time");
+        let Some(RankEvent::Exited { reason, .. }) = event else { panic!("{event:?}") };
+        assert!(reason.contains("exit code 3"), "{reason}");
+    }
+}

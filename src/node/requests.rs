@@ -118,8 +118,9 @@ impl Requests {
         }
         self.encoding += 1;
         let (text, encoded) = (Arc::clone(&self.text), encoded.clone());
+        let context = self.context;
         tokio::task::spawn_blocking(move || {
-            let prompt = encode(&text, &submission.request);
+            let prompt = encode(&text, &submission.request, context);
             // The channel holds as many as may enter.
             let _ = encoded.blocking_send((submission, prompt));
         });
@@ -303,13 +304,13 @@ impl Active {
     }
 }
 
-fn encode(text: &TextModel, request: &ChatRequest) -> Result<Vec<u32>, TextError> {
+fn encode(text: &TextModel, request: &ChatRequest, context: u32) -> Result<Vec<u32>, TextError> {
     let messages: Vec<Message<'_>> = request
         .messages
         .iter()
         .map(|message| Message { role: &message.role, content: &message.content })
         .collect();
-    text.encode(&text.render(&messages)?)
+    text.encode_within(&text.render(&messages)?, context)
 }
 
 fn random() -> Result<u64, SubmitError> {

@@ -30,6 +30,8 @@ pub(crate) struct Chain<'a> {
     scheduler: Scheduler,
     edges_open: usize,
     working: bool,
+    /// An edge has ended. Its own node knows why, and this rank waits to be told to unload.
+    cut: bool,
     origin: Instant,
 }
 
@@ -57,6 +59,7 @@ impl<'a> Chain<'a> {
             scheduler: Scheduler::new(start.world, start.chunk),
             edges_open: 0,
             working: false,
+            cut: false,
             origin: Instant::now(),
         }
     }
@@ -91,7 +94,7 @@ impl<'a> Chain<'a> {
                 Ok(event) => event,
                 Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => {
-                    if self.work()? {
+                    if !self.cut && self.work()? {
                         continue;
                     }
                     match events.recv() {
@@ -130,17 +133,16 @@ impl<'a> Chain<'a> {
     fn edge(&mut self, neighbour: Rank, event: EdgeEvent) -> Result<(), RankError> {
         match event {
             EdgeEvent::Open => self.edges_open += 1,
+            EdgeEvent::Step(..) if self.cut => {}
             EdgeEvent::Step(step, payload) => {
                 self.begin();
                 self.step(step, payload)?;
             }
-            // The neighbour was told to unload before us: our own order is on its way. Or it lost
-            // its other neighbour and says so to its node: to accuse it here would blame the wrong
-            // rank.
-            EdgeEvent::Closed(reason)
-                if reason.is_orderly() || reason == CloseReason::NeighbourLost => {}
+            // The neighbour ended by itself, and its node hears from it what happened: its own words
+            // say more than the reason of a close, and to accuse it here could blame the wrong rank.
             EdgeEvent::Closed(reason) => {
-                return Err(RankError::Edge { neighbour, message: reason.sentence().to_owned() });
+                tracing::info!(%neighbour, %reason, "the neighbour closed its edge");
+                self.cut = true;
             }
             EdgeEvent::Failed { message } => return Err(RankError::Edge { neighbour, message }),
         }
@@ -164,7 +166,8 @@ impl<'a> Chain<'a> {
         let out =
             if step.rows.is_empty() { hidden } else { self.engine.forward(&step.rows, hidden)? };
         let step = Step { dtype: out.dtype, tokens: out.tokens, width: out.width, ..step };
-        self.edges.send(step, out)
+        self.pass_on(step, out);
+        Ok(())
     }
 
     /// Rank 0: work that needs no event. Says whether there was any.
@@ -176,11 +179,11 @@ impl<'a> Chain<'a> {
         }
         if let Some(chunk) = self.scheduler.next_chunk(self.now()) {
             let hidden = self.engine.embed_forward(&chunk.rows, &chunk.tokens)?;
-            self.send(chunk.rows, hidden)?;
+            self.send(chunk.rows, hidden);
             worked = true;
         }
         if !worked && self.scheduler.owes_release() {
-            self.send(Vec::new(), Hidden::empty(self.engine.dtype(), self.engine.width()))?;
+            self.send(Vec::new(), Hidden::empty(self.engine.dtype(), self.engine.width()));
             worked = true;
         }
         Ok(worked)
@@ -209,12 +212,12 @@ impl<'a> Chain<'a> {
                 .filter(|pick| pick.advance)
                 .map(|pick| rows.iter().any(|row| row.seq == pick.seq))
                 .collect();
-            self.send(rows, keep_rows(ahead, &going_on))?;
+            self.send(rows, keep_rows(ahead, &going_on));
         }
         Ok(())
     }
 
-    fn send(&mut self, rows: Vec<Row>, hidden: Hidden) -> Result<(), RankError> {
+    fn send(&mut self, rows: Vec<Row>, hidden: Hidden) {
         let (number, release) = self.scheduler.sent(rows.clone());
         self.engine.release(&release);
         let step = Step {
@@ -226,7 +229,12 @@ impl<'a> Chain<'a> {
             tokens: hidden.tokens,
             width: hidden.width,
         };
-        self.edges.send(step, hidden)
+        self.pass_on(step, hidden);
+    }
+
+    /// A closed edge has left its last event in the queue, which says more than this could.
+    fn pass_on(&mut self, step: Step, hidden: Hidden) {
+        self.cut |= self.edges.send(step, hidden).is_err();
     }
 
     fn tell(&mut self, outputs: Vec<Output>) -> Result<(), RankError> {
@@ -277,9 +285,48 @@ fn keep_rows(hidden: Hidden, keep: &[bool]) -> Hidden {
 
 #[cfg(test)]
 mod tests {
-    use daisy_proto::Dtype;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use daisy_proto::{Dtype, LayerRange, Shard};
 
     use super::*;
+    use crate::engine::LoadRequest;
+    use crate::model::ModelConfig;
+    use crate::store::Checkpoint;
+
+    #[test]
+    fn a_neighbour_that_ends_by_itself_is_not_accused() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny/llama-f32");
+        let checkpoint = Checkpoint::open(&dir).expect("the checkpoint");
+        let config = ModelConfig::parse(&checkpoint.config_json).expect("its config");
+        let shard = Shard::of(Rank(0), LayerRange::new(0, config.layers));
+        let request =
+            LoadRequest { config, files: checkpoint.files, shard, is_last: true, dtype: None };
+        let engine = Engine::load(&request, &mut |_| {}).expect("loads");
+        let start = RankStart {
+            pipeline: PipelineId(1),
+            rank: Rank(0),
+            world: 2,
+            shard,
+            checkpoint: dir,
+            dtype: None,
+            bind: ([127, 0, 0, 1], 0).into(),
+            chunk: 8,
+        };
+        let (node, _here) = UnixStream::pair().expect("a pair");
+        let mut node = BlockingWriter::new(node);
+        let edges = Edges::Loop(std::collections::VecDeque::new());
+        let mut chain = Chain::new(&start, engine, edges, &mut node);
+        for reason in CloseReason::ALL {
+            chain.cut = false;
+            chain.edge(Rank(1), EdgeEvent::Closed(*reason)).expect("its own node says why");
+            assert!(chain.cut, "{reason:?}: nothing is computed for an edge that is closed");
+        }
+        let silent = EdgeEvent::Failed { message: "nothing was heard".to_owned() };
+        let error = chain.edge(Rank(1), silent).expect_err("nobody else can tell");
+        assert!(matches!(error, RankError::Edge { neighbour: Rank(1), .. }), "{error:?}");
+    }
 
     #[test]
     fn rows_that_ended_are_left_out() {

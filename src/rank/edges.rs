@@ -11,8 +11,8 @@ use daisy_proto::control::RankKey;
 use daisy_proto::local::RankStart;
 use daisy_proto::{CloseReason, Hidden, Rank, Step};
 
-use super::{Event, RankError};
-use crate::net::{EdgeConfig, EdgeListener, IncomingEdge, KeyPair, OutgoingEdge, edge};
+use super::Event;
+use crate::net::{EdgeClosed, EdgeConfig, EdgeListener, IncomingEdge, KeyPair, OutgoingEdge, edge};
 
 /// Who stands beside this rank.
 #[derive(Debug)]
@@ -28,7 +28,6 @@ pub(crate) enum Edges {
     Ring {
         incoming: IncomingEdge,
         outgoing: OutgoingEdge,
-        next: Rank,
     },
     /// World size 1: the next rank is this one.
     Loop(VecDeque<(Step, Bytes)>),
@@ -74,7 +73,7 @@ impl Edges {
                 let _ = from_next.send(Event::Next(event));
             },
         );
-        Self::Ring { incoming, outgoing, next }
+        Self::Ring { incoming, outgoing }
     }
 
     /// How many edges must open before the rank is ready.
@@ -85,11 +84,9 @@ impl Edges {
         }
     }
 
-    pub(crate) fn send(&mut self, step: Step, hidden: Hidden) -> Result<(), RankError> {
+    pub(crate) fn send(&mut self, step: Step, hidden: Hidden) -> Result<(), EdgeClosed> {
         match self {
-            Self::Ring { outgoing, next, .. } => outgoing
-                .send(step, hidden.data)
-                .map_err(|error| RankError::Edge { neighbour: *next, message: error.to_string() }),
+            Self::Ring { outgoing, .. } => outgoing.send(step, hidden.data),
             Self::Loop(frames) => {
                 frames.push_back((step, hidden.data));
                 Ok(())
@@ -107,14 +104,14 @@ impl Edges {
 
     /// From now on two seconds of silence mean that a neighbour is lost.
     pub(crate) fn set_ready(&self) {
-        if let Self::Ring { incoming, outgoing, .. } = self {
+        if let Self::Ring { incoming, outgoing } = self {
             incoming.set_ready();
             outgoing.set_ready();
         }
     }
 
     pub(crate) fn close(self, reason: CloseReason) {
-        if let Self::Ring { incoming, outgoing, .. } = self {
+        if let Self::Ring { incoming, outgoing } = self {
             incoming.close(reason);
             outgoing.close(reason);
         }

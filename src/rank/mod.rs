@@ -61,6 +61,11 @@ pub enum RankError {
 /// Runs the rank whose node is at the other end of standard input, until it is told to unload.
 pub fn run() -> Result<(), RankError> {
     let (mut node, events, queue) = attach()?;
+    // Without one of its threads a rank would wait for ever. An end is something its node sees.
+    std::panic::set_hook(Box::new(|panic| {
+        tracing::error!("a bug: {}", panic.to_string().replace('\n', " "));
+        engine::exit_now(EXIT_BUG);
+    }));
     let outcome = serve(&mut node, &events, &queue);
     if let Err(error) = &outcome {
         let blame = match error {
@@ -151,6 +156,7 @@ fn next_from_node(events: &Receiver<Event>) -> Option<ToRank> {
     }
 }
 
+const EXIT_BUG: i32 = 70;
 /// Admissions and cancellations of a node's full queue (64 each), the frames of both edges (16
 /// each), with room.
 const QUEUE_MAX: usize = 1024;

@@ -34,6 +34,7 @@ pub struct TextModel {
     template: Option<ChatTemplate>,
     eos: Vec<u32>,
     vocab_size: usize,
+    longest_token_bytes: usize,
 }
 
 /// One message of a conversation, as the template sees it.
@@ -68,6 +69,8 @@ pub enum TextError {
     Render(String),
     #[error("the text cannot be split into tokens: {0}")]
     Encode(String),
+    #[error("the prompt has {bytes} bytes, far more than the context of {context} tokens can hold")]
+    TooLong { bytes: usize, context: u32 },
 }
 
 impl TextModel {
@@ -82,8 +85,10 @@ impl TextModel {
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| TextError::Encode(error.to_string()))?;
 
-        let ids = tokenizer.get_vocab(true).into_values();
-        let vocab_size = ids.max().map_or(0, |highest| highest as usize + 1);
+        let vocabulary = tokenizer.get_vocab(true);
+        let vocab_size = vocabulary.values().max().map_or(0, |highest| *highest as usize + 1);
+        // As it is written there, a token is never shorter than the text that it stands for.
+        let longest_token_bytes = vocabulary.keys().map(String::len).max().unwrap_or(1);
         let mut eos = files.eos.clone();
         eos.extend(files.special("eos_token").and_then(|token| tokenizer.token_to_id(token)));
         eos.sort_unstable();
@@ -97,7 +102,13 @@ impl TextModel {
         };
         let vocabulary = Vocabulary::new(tokenizer)
             .map_err(|decoder| TextError::Decoder { file: dir.join(files::TOKENIZER), decoder })?;
-        Ok(Self { vocabulary: Arc::new(vocabulary), template, eos, vocab_size })
+        Ok(Self {
+            vocabulary: Arc::new(vocabulary),
+            template,
+            eos,
+            vocab_size,
+            longest_token_bytes,
+        })
     }
 
     /// Ids that end an answer, sorted; empty if no file names one.
@@ -134,6 +145,15 @@ impl TextModel {
     /// name; an unknown one has none.
     pub fn token_bytes(&self, token: u32) -> Vec<u8> {
         self.vocabulary.bytes(token)
+    }
+
+    /// [`Self::encode`] for a prompt that must fit `context` tokens: what cannot is refused before the
+    /// work, which takes a hundred times the memory of the text.
+    pub fn encode_within(&self, rendered: &str, context: u32) -> Result<Vec<u32>, TextError> {
+        if rendered.len() / self.longest_token_bytes > context as usize {
+            return Err(TextError::TooLong { bytes: rendered.len(), context });
+        }
+        self.encode(rendered)
     }
 
     /// A fresh detokenizer for one answer.

@@ -152,3 +152,12 @@ fn faults_name_the_file() {
         TextModel::open(tempfile::tempdir().expect("a directory").path()).expect_err("empty");
     assert!(error.to_string().contains("tokenizer.json is missing"), "{error}");
 }
+
+#[test]
+fn what_cannot_fit_is_refused_before_it_is_split() {
+    // The longest token, `</s>`, has 4 bytes.
+    let model = open(&[]).expect("valid");
+    assert_eq!(model.encode_within(&"a".repeat(11), 2).expect("may fit").len(), 11);
+    let error = model.encode_within(&"a".repeat(12), 2).expect_err("cannot fit").to_string();
+    assert!(error.contains("12 bytes") && error.contains("2 tokens"), "{error}");
+}

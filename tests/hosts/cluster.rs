@@ -46,6 +46,8 @@ impl Home {
             None => Command::new(binary),
         };
         command.args(args).env("DAISY_HOME", self.dir.path()).env("DAISY_LOG", "daisy=info");
+        // The local socket goes away with the home, even if the node is killed.
+        command.env("XDG_RUNTIME_DIR", self.dir.path());
         command
     }
 

@@ -13,8 +13,12 @@ const LONG: u32 = 8000;
 
 /// A stream that has begun and would go on for long.
 fn long_stream(cluster: &Cluster) -> Stream {
+    long_stream_at(&cluster.url)
+}
+
+fn long_stream_at(url: &str) -> Stream {
     let mut stream =
-        Stream::open(&cluster.url, &body("count", &json!({"max_tokens": LONG, "stream": true})));
+        Stream::open(url, &body("count", &json!({"max_tokens": LONG, "stream": true})));
     let mut text = String::new();
     while text.is_empty() {
         text = delta(&stream.event().expect("it has begun"));
@@ -128,6 +132,24 @@ fn a_second_ctrl_c_does_not_wait() {
     assert!(again.elapsed() < Duration::from_secs(3), "{:?}", again.elapsed());
     drop(stream);
     cluster.pids.iter().for_each(|pid| await_gone(*pid));
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_wait_for_a_node_that_serve_hosts() {
+    let model = Endless::new();
+    let home = Home::new("alone");
+    let args = ["--model", model.path(), "--port", "0", "--listen", "127.0.0.1:0"];
+    let mut serve = Process::spawn(home.daisy(&[&["cluster", "serve"], &args[..]].concat()));
+    let line = serve.line("OpenAI endpoint");
+    let url = line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions");
+    let stream = long_stream_at(url);
+    serve.signal("-INT");
+    serve.line("Ctrl+C again");
+    let again = Instant::now();
+    serve.signal("-INT");
+    assert_eq!(serve.exit_code(), Some(0));
+    assert!(again.elapsed() < Duration::from_secs(3), "{:?}", again.elapsed());
+    drop(stream);
 }
 
 #[test]
