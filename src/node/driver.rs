@@ -22,6 +22,7 @@ use super::members::{Member, gather};
 use super::model::Model;
 use super::peers::{Peer, PeerEvent};
 use super::ranks::{RankEvent, RankProcess};
+use super::relay::{join, relay};
 use super::requests::{self, Requests};
 use super::staging::{Neighbours, StagedAt, stage_at};
 use crate::api;
@@ -200,7 +201,7 @@ impl Driver {
                 });
             } else {
                 tokio::spawn(async move {
-                    let ranks = forward(events.clone(), Event::Local);
+                    let ranks = relay(EVENTS_MAX, events.clone(), Event::Local);
                     let started = RankProcess::start(start, ranks).await;
                     let staged = started.map_err(|error| error.to_string());
                     let _ = events.send(Event::LocalStaged(staged)).await;
@@ -448,34 +449,11 @@ impl Driver {
 /// Splits the members into doors to peers and their events, which join the driver's queue.
 fn take_peers(members: Vec<Member>, events: &mpsc::Sender<Event>) -> Vec<Option<Peer>> {
     let doors = members.into_iter().zip(0..).map(|(member, rank)| {
-        let (peer, mut peer_events) = member.peer?;
-        let events = events.clone();
-        tokio::spawn(async move {
-            while let Some(event) = peer_events.recv().await {
-                if events.send(Event::Peer(Rank(rank), event)).await.is_err() {
-                    return;
-                }
-            }
-        });
+        let (peer, peer_events) = member.peer?;
+        join(peer_events, events.clone(), move |event| Event::Peer(Rank(rank), event));
         Some(peer)
     });
     doors.collect()
-}
-
-/// A channel whose messages join `events` as `wrap` makes them.
-fn forward<T: Send + 'static>(
-    events: mpsc::Sender<Event>,
-    wrap: fn(T) -> Event,
-) -> mpsc::Sender<T> {
-    let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
-    tokio::spawn(async move {
-        while let Some(message) = receiver.recv().await {
-            if events.send(wrap(message)).await.is_err() {
-                return;
-            }
-        }
-    });
-    sender
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

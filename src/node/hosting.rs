@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::Node;
 use super::ranks::{RankEvent, RankProcess};
+use super::relay::relay;
 use crate::logs;
 use crate::net::{ConnectionLost, ControlConnection};
 use crate::store::Checkpoint;
@@ -125,7 +126,8 @@ impl Hosted<'_> {
             return refused(format!("this node has no route back to {}", self.remote));
         };
         start.bind = SocketAddr::new(local.ip(), 0);
-        match RankProcess::start(start, tagged(self.events.clone(), pipeline, rank)).await {
+        let events = relay(EVENTS_MAX, self.events.clone(), move |event| (pipeline, rank, event));
+        match RankProcess::start(start, events).await {
             Ok(process) => {
                 let addrs = vec![SocketAddr::new(local.ip(), process.port)];
                 let staged = Response::Staged { pid: process.pid, key: process.key, addrs };
@@ -155,23 +157,6 @@ pub(crate) async fn digest(path: &Path) -> Result<[u8; 32], String> {
         Ok(Err(error)) => Err(error.to_string()),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// A channel that marks a rank's events with whose they are.
-fn tagged(
-    events: mpsc::Sender<(PipelineId, Rank, RankEvent)>,
-    pipeline: PipelineId,
-    rank: Rank,
-) -> mpsc::Sender<RankEvent> {
-    let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
-    tokio::spawn(async move {
-        while let Some(event) = receiver.recv().await {
-            if events.send((pipeline, rank, event)).await.is_err() {
-                return;
-            }
-        }
-    });
-    sender
 }
 
 /// What of a rank's event concerns the driver.

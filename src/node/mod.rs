@@ -16,6 +16,7 @@ mod members;
 mod model;
 mod peers;
 mod ranks;
+mod relay;
 mod remote_logs;
 mod requests;
 mod staging;
