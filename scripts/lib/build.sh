@@ -22,6 +22,7 @@ build_bench() {
   DAISY_BIN=$(target_dir)/release/daisy
   DAISY_HOP=$(executable hop "$artefacts")
   DAISY_WIRE=$(executable wire "$artefacts")
+  export DAISY_BIN DAISY_HOP DAISY_WIRE
 }
 
 # executable NAME MESSAGES : where cargo put the bench.

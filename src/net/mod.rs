@@ -22,7 +22,8 @@ pub use control::{
     LostCause,
 };
 pub use edge::{
-    EdgeClosed, EdgeConfig, EdgeEvent, EdgeListener, Inbox, IncomingEdge, OutgoingEdge, Post, Reactor,
+    EdgeClosed, EdgeConfig, EdgeEvent, EdgeListener, Inbox, IncomingEdge, OutgoingEdge, Post,
+    Reactor,
 };
 pub use tls::{KeyError, KeyPair};
 

@@ -228,6 +228,8 @@ impl Ring {
                 other => return Err(format!("an edge did not open: {other:?}").into()),
             }
         }
+        // A step can overtake the other edge's opening: both sides first say that all is open.
+        raw.exchange(&mine)?;
         incoming.set_ready();
         out.set_ready();
         Ok(Self { out, incoming, events, number: 0 })

@@ -215,7 +215,8 @@ fn a_peer_that_never_comes_is_named() {
     let key = KeyPair::generate().unwrap();
     let short = EdgeConfig { connect_timeout: Duration::from_millis(200), ..config(1, 0, &key) };
     let (in_sink, in_events) = events();
-    let _incoming = accept(&reactor(), EdgeListener::bind(loopback(), &key).unwrap(), short, sink(in_sink));
+    let _incoming =
+        accept(&reactor(), EdgeListener::bind(loopback(), &key).unwrap(), short, sink(in_sink));
     let message = failure(&in_events);
     assert!(message.contains("edge from rank 0") && message.contains("0.2 s"), "{message}");
 
@@ -245,7 +246,14 @@ fn a_frozen_peer_is_lost_within_three_seconds() {
         }
     });
     let (out_sink, out_events) = events();
-    let out = dial(&reactor(), Ipv4Addr::LOCALHOST.into(), &k0, vec![addr], config(0, 1, &k1), sink(out_sink));
+    let out = dial(
+        &reactor(),
+        Ipv4Addr::LOCALHOST.into(),
+        &k0,
+        vec![addr],
+        config(0, 1, &k1),
+        sink(out_sink),
+    );
     assert_eq!(next(&out_events), EdgeEvent::Open);
     out.set_ready();
     incoming.set_ready();
@@ -270,7 +278,10 @@ fn rank(
     let (post, inbox) = reactor.inbox(64);
     let sink = || {
         let post = post.clone();
-        move |event| drop(post.send(event).ok())
+        move |event| {
+            // Nobody reads once the test is over.
+            let _ = post.send(event);
+        }
     };
     let config = config(me, 1 - me, keys.1);
     let incoming = accept(&reactor, listener, config, sink());
@@ -286,16 +297,22 @@ fn two_ranks(
     second: impl FnOnce(OutgoingEdge, &Inbox<EdgeEvent>) + Send,
 ) {
     let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    let (l0, l1) =
-        (EdgeListener::bind(loopback(), &k0).unwrap(), EdgeListener::bind(loopback(), &k1).unwrap());
+    let (l0, l1) = (
+        EdgeListener::bind(loopback(), &k0).unwrap(),
+        EdgeListener::bind(loopback(), &k1).unwrap(),
+    );
     let at = |listener: &EdgeListener| (Ipv4Addr::LOCALHOST, listener.port()).into();
     let (a0, a1) = (at(&l0), at(&l1));
+    // A step can overtake the other edge's opening.
+    let all_open = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (out, _incoming, inbox) = rank(1, l1, (&k1, &k0), a0);
+            all_open.wait();
             second(out, &inbox);
         });
         let (out, _incoming, inbox) = rank(0, l0, (&k0, &k1), a1);
+        all_open.wait();
         first(out, &inbox);
     });
 }
