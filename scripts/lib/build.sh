@@ -26,6 +26,27 @@ build_daisy() {
   DAISY_BIN=$(target_dir)/debug/daisy
 }
 
+# Builds what scripts/bench runs, optimised throughout, and names it in DAISY_BIN, DAISY_HOP and DAISY_WIRE.
+build_bench() {
+  local artefacts
+  say "Building the release binary and the benches (about 10 minutes from nothing on 2 cores)"
+  artefacts=$(cd "$DAISY_ROOT" && cargo build --locked --quiet --release --bin daisy --bench hop --bench wire \
+    --message-format json) || fail "the build failed" "cargo build --release --bench hop shows the reason"
+  DAISY_BIN=$(target_dir)/release/daisy
+  DAISY_HOP=$(executable hop "$artefacts")
+  DAISY_WIRE=$(executable wire "$artefacts")
+  export DAISY_BIN DAISY_HOP DAISY_WIRE
+}
+
+# executable NAME MESSAGES : where cargo put the bench.
+executable() {
+  printf '%s\n' "$2" | python3 -c '
+import json, sys
+for message in map(json.loads, sys.stdin):
+    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
+        print(message["executable"])' "$1"
+}
+
 # The small real model as an MLX checkpoint, imported once per importer; prints its directory.
 small_model() {
   local key dir

@@ -21,7 +21,10 @@ pub use control::{
     ConnectionLost, ControlConnection, ControlEndpoint, ControlReceiver, ControlSender, DialError,
     LostCause,
 };
-pub use edge::{EdgeClosed, EdgeConfig, EdgeEvent, EdgeListener, IncomingEdge, OutgoingEdge};
+pub use edge::{
+    EdgeClosed, EdgeConfig, EdgeEvent, EdgeListener, Inbox, IncomingEdge, OutgoingEdge, Post,
+    Reactor,
+};
 pub use tls::{KeyError, KeyPair};
 
 /// Why an endpoint cannot be opened.

@@ -3,7 +3,7 @@
 //! Rank 0 starts every step and every step comes back to it. A chain of length one runs the same
 //! code: its frames turn round in [`Edges`].
 
-use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -14,7 +14,7 @@ use super::edges::{Edges, ring};
 use super::{Event, RankError};
 use crate::engine::{Draw, Engine};
 use crate::ipc::BlockingWriter;
-use crate::net::EdgeEvent;
+use crate::net::{EdgeEvent, Inbox};
 use crate::schedule::{Drawn, Output, Pick, Scheduler};
 
 /// One rank at work.
@@ -65,7 +65,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Runs until the node says unload; tells the neighbours why it ends.
-    pub(crate) fn run(mut self, events: &Receiver<Event>) -> Result<(), RankError> {
+    pub(crate) fn run(mut self, events: &Inbox<Event>) -> Result<(), RankError> {
         let outcome = self.serve(events);
         self.edges.close(match &outcome {
             Ok(()) => CloseReason::Done,
@@ -76,9 +76,9 @@ impl<'a> Chain<'a> {
         outcome
     }
 
-    fn serve(&mut self, events: &Receiver<Event>) -> Result<(), RankError> {
+    fn serve(&mut self, events: &Inbox<Event>) -> Result<(), RankError> {
         while self.edges_open < self.edges.expected() {
-            let Ok(event) = events.recv() else { return Ok(()) };
+            let Some(event) = events.recv() else { return Ok(()) };
             if self.handle(event)? == Flow::Unload {
                 return Ok(());
             }
@@ -98,8 +98,8 @@ impl<'a> Chain<'a> {
                         continue;
                     }
                     match events.recv() {
-                        Ok(event) => event,
-                        Err(RecvError) => return Ok(()),
+                        Some(event) => event,
+                        None => return Ok(()),
                     }
                 }
             };

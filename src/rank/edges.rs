@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +11,9 @@ use daisy_proto::local::RankStart;
 use daisy_proto::{CloseReason, Hidden, Rank, Step};
 
 use super::Event;
-use crate::net::{EdgeClosed, EdgeConfig, EdgeListener, IncomingEdge, KeyPair, OutgoingEdge, edge};
+use crate::net::{
+    EdgeClosed, EdgeConfig, EdgeListener, IncomingEdge, KeyPair, OutgoingEdge, Post, Reactor, edge,
+};
 
 /// Who stands beside this rank.
 #[derive(Debug)]
@@ -37,10 +38,11 @@ impl Edges {
     /// Starts to connect; [`crate::net::EdgeEvent`]s on `queue` tell how it goes.
     pub(crate) fn open(
         start: &RankStart,
+        reactor: &Reactor,
         listener: EdgeListener,
         key: &KeyPair,
         neighbours: Neighbours,
-        queue: &SyncSender<Event>,
+        queue: &Post<Event>,
     ) -> Self {
         if start.world <= 1 {
             return Self::Loop(VecDeque::new());
@@ -55,7 +57,7 @@ impl Edges {
         };
         let from_previous = queue.clone();
         let incoming =
-            edge::accept(listener, config(previous, neighbours.previous), move |event| {
+            edge::accept(reactor, listener, config(previous, neighbours.previous), move |event| {
                 // The engine thread is gone only when the process is ending.
                 let _ = from_previous.send(Event::Previous(event));
             });
@@ -65,6 +67,7 @@ impl Edges {
         };
         let from_next = queue.clone();
         let outgoing = edge::dial(
+            reactor,
             bind,
             key,
             neighbours.next_addrs,

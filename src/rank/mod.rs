@@ -1,8 +1,9 @@
 //! The rank process: one shard, its engine thread, its two edges, and the socket to its node.
 //!
-//! Threads: the main thread runs the engine and owns every array; one thread reads the node's
-//! socket and ends the process when it closes; each edge has a thread of its own. All causes of
-//! work meet in one [`Event`] queue. It knows nothing of text or plans. Start at [`run`].
+//! Threads: the main thread runs the engine and owns every array, and while it waits it runs the edges;
+//! one thread reads the node's socket and ends the process when it closes; one runs the edges while the
+//! engine computes. All causes of work meet in one [`Event`] queue. It knows nothing of text or plans.
+//! Start at [`run`].
 
 mod chain;
 mod edges;
@@ -10,7 +11,6 @@ mod edges;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use daisy_proto::Rank;
 use daisy_proto::control::RankKey;
@@ -21,7 +21,7 @@ use self::edges::{Edges, Neighbours};
 use crate::engine::{self, Engine, EngineError, LoadRequest};
 use crate::ipc::{BlockingReader, BlockingWriter, IpcError};
 use crate::model::{ConfigError, ModelConfig};
-use crate::net::{EdgeEvent, EdgeListener, KeyPair, NetError};
+use crate::net::{EdgeEvent, EdgeListener, Inbox, KeyPair, NetError, Post, Reactor};
 use crate::store::{Checkpoint, CheckpointError};
 
 /// Everything that makes a rank work.
@@ -50,6 +50,8 @@ pub enum RankError {
     Net(#[from] NetError),
     #[error(transparent)]
     Key(#[from] crate::net::KeyError),
+    #[error("the edges of this rank cannot run: {0}")]
+    Reactor(std::io::Error),
     #[error("{message}")]
     Edge { neighbour: Rank, message: String },
     #[error(transparent)]
@@ -60,13 +62,14 @@ pub enum RankError {
 
 /// Runs the rank whose node is at the other end of standard input, until it is told to unload.
 pub fn run() -> Result<(), RankError> {
-    let (mut node, events, queue) = attach()?;
+    let reactor = Reactor::start().map_err(RankError::Reactor)?;
+    let (mut node, events, queue) = attach(&reactor)?;
     // Without one of its threads a rank would wait for ever. An end is something its node sees.
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!("a bug: {}", panic.to_string().replace('\n', " "));
         engine::exit_now(EXIT_BUG);
     }));
-    let outcome = serve(&mut node, &events, &queue);
+    let outcome = serve(&mut node, &reactor, &events, &queue);
     if let Err(error) = &outcome {
         let blame = match error {
             RankError::Edge { neighbour, .. } => Some(*neighbour),
@@ -79,7 +82,7 @@ pub fn run() -> Result<(), RankError> {
 }
 
 /// Takes the socket that the node gave as standard input and starts its reader.
-fn attach() -> Result<(BlockingWriter, Receiver<Event>, SyncSender<Event>), RankError> {
+fn attach(reactor: &Reactor) -> Result<(BlockingWriter, Inbox<Event>, Post<Event>), RankError> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Err(RankError::NoNode);
@@ -90,7 +93,7 @@ fn attach() -> Result<(BlockingWriter, Receiver<Event>, SyncSender<Event>), Rank
         return Err(RankError::NoNode);
     }
     let node = BlockingWriter::new(socket.try_clone().map_err(IpcError::from)?);
-    let (queue, events) = sync_channel(QUEUE_MAX);
+    let (queue, events) = reactor.inbox(QUEUE_MAX);
     let to_engine = queue.clone();
     std::thread::spawn(move || {
         let mut reader = BlockingReader::new(socket);
@@ -108,8 +111,9 @@ fn attach() -> Result<(BlockingWriter, Receiver<Event>, SyncSender<Event>), Rank
 
 fn serve(
     node: &mut BlockingWriter,
-    events: &Receiver<Event>,
-    queue: &SyncSender<Event>,
+    reactor: &Reactor,
+    events: &Inbox<Event>,
+    queue: &Post<Event>,
 ) -> Result<(), RankError> {
     let Some(ToRank::Start(start)) = next_from_node(events) else {
         return Err(RankError::OutOfTurn("something other than a start"));
@@ -127,7 +131,7 @@ fn serve(
         Some(ToRank::Unload) | None => return Ok(()),
         Some(_) => return Err(RankError::OutOfTurn("work before a connect")),
     };
-    let edges = Edges::open(&start, listener, &key, neighbours, queue);
+    let edges = Edges::open(&start, reactor, listener, &key, neighbours, queue);
     let engine = load(&start, node)?;
     Chain::new(&start, engine, edges, node).run(events)
 }
@@ -149,10 +153,10 @@ fn load(start: &RankStart, node: &mut BlockingWriter) -> Result<Engine, RankErro
 }
 
 /// The node's next message. Edges do not exist yet, so nothing else can come.
-fn next_from_node(events: &Receiver<Event>) -> Option<ToRank> {
+fn next_from_node(events: &Inbox<Event>) -> Option<ToRank> {
     match events.recv() {
-        Ok(Event::Node(message)) => Some(message),
-        Ok(Event::Previous(_) | Event::Next(_)) | Err(_) => None,
+        Some(Event::Node(message)) => Some(message),
+        Some(Event::Previous(_) | Event::Next(_)) | None => None,
     }
 }
 

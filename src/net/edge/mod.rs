@@ -1,22 +1,21 @@
 //! The data edges of a rank: steps out to the next rank, steps in from the previous one.
 //!
-//! Each edge has one OS thread with a runtime of its own (a shared one costs 6–10 µs per hop) and one
-//! QUIC connection with one stream for the pipeline's whole life. A [`daisy_proto::link::Link`] says
-//! what to send and when the peer is lost; `meet` finds the peer, `pump` moves the bytes. An edge
-//! knows the one key it talks to and nothing about what the steps mean.
+//! Each edge is a task on its rank's [`Reactor`], with one QUIC connection and one stream for the
+//! pipeline's whole life. A [`daisy_proto::link::Link`] says what to send and when the peer is lost;
+//! `meet` finds the peer, `pump` moves the bytes. An edge knows the one key it talks to and nothing
+//! about what the steps mean.
 //!
-//! Start at [`EdgeListener::bind`] (before loading, so that the port can be told), [`accept`] and
-//! [`dial`].
+//! Start at [`Reactor::start`], [`EdgeListener::bind`] (before loading, so that the port can be told),
+//! [`accept`] and [`dial`].
 
 mod meet;
 mod pump;
+mod reactor;
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +26,7 @@ use tokio::sync::Notify;
 
 use self::meet::Met;
 use self::pump::Pump;
+pub use self::reactor::{Inbox, InboxClosed, Post, Reactor};
 use super::NetError;
 use super::tls::KeyPair;
 use super::transport;
@@ -42,7 +42,7 @@ pub struct EdgeConfig {
     pub connect_timeout: Duration,
 }
 
-/// What an edge tells its owner, on the edge's own thread: the sink must hand it on without waiting.
+/// What an edge tells its owner, on the thread that runs the edges: the sink must hand it on without waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EdgeEvent {
     /// Both ends agree on pipeline and ranks. Comes once, before any step.
@@ -79,32 +79,30 @@ impl EdgeListener {
 
 /// Waits for the previous rank and hands what it sends to `sink`. Other keys are refused and counted.
 pub fn accept(
+    reactor: &Reactor,
     listener: EdgeListener,
     config: EdgeConfig,
-    sink: impl Fn(EdgeEvent) + Send + 'static,
+    sink: impl Fn(EdgeEvent) + Send + Sync + 'static,
 ) -> IncomingEdge {
-    let task = move |signal, sink| {
-        run(config, Role::Receiver, meet::accept(listener, config), None, signal, sink)
-    };
-    IncomingEdge { handle: Handle::start("edge-in", sink, task) }
+    let met = meet::accept(listener, config);
+    let task = |signal| run(config, Role::Receiver, met, None, signal, sink);
+    IncomingEdge { handle: Handle::start(reactor, task) }
 }
 
 /// Connects to the next rank on whichever of `addrs` answers with its key; earlier ones are preferred.
 /// `bind_ip` chooses the local address.
 pub fn dial(
+    reactor: &Reactor,
     bind_ip: IpAddr,
     key: &KeyPair,
     addrs: Vec<SocketAddr>,
     config: EdgeConfig,
-    sink: impl Fn(EdgeEvent) + Send + 'static,
+    sink: impl Fn(EdgeEvent) + Send + Sync + 'static,
 ) -> OutgoingEdge {
     let (steps, queue) = sync_channel(QUEUE_STEPS_MAX);
-    let key = key.clone();
-    let task = move |signal, sink| {
-        let met = meet::dial(bind_ip, key, addrs, config);
-        run(config, Role::Sender, met, Some(queue), signal, sink)
-    };
-    OutgoingEdge { steps, handle: Handle::start("edge-out", sink, task) }
+    let met = meet::dial(bind_ip, key.clone(), addrs, config);
+    let task = |signal| run(config, Role::Sender, met, Some(queue), signal, sink);
+    OutgoingEdge { steps, handle: Handle::start(reactor, task) }
 }
 
 /// Receives steps. Dropping it ends the edge.
@@ -141,7 +139,7 @@ impl OutgoingEdge {
     /// edge is open.
     pub fn send(&self, step: Step, payload: Bytes) -> Result<(), EdgeClosed> {
         self.steps.send((step, payload)).map_err(|_| EdgeClosed)?;
-        self.handle.signal.notify.notify_one();
+        self.handle.reactor.order(&self.handle.signal.notify);
         Ok(())
     }
 
@@ -156,7 +154,7 @@ impl OutgoingEdge {
     }
 }
 
-/// What the owner says to the edge's thread besides steps.
+/// What the owner says to the edge's task besides steps.
 #[derive(Debug, Default)]
 struct Signal {
     notify: Notify,
@@ -185,69 +183,45 @@ impl Signal {
     }
 }
 
-/// The edge's thread, as its owner holds it.
+/// The edge's task, as its owner holds it.
 #[derive(Debug)]
 struct Handle {
     signal: Arc<Signal>,
-    thread: Option<ThreadId>,
+    reactor: Reactor,
 }
 
 impl Handle {
-    fn start<S, F>(
-        name: &str,
-        sink: S,
-        task: impl FnOnce(Arc<Signal>, S) -> F + Send + 'static,
-    ) -> Self
+    fn start<F>(reactor: &Reactor, task: impl FnOnce(Arc<Signal>) -> F) -> Self
     where
-        S: Fn(EdgeEvent) + Send + 'static,
-        F: Future<Output = ()>,
+        F: Future<Output = ()> + Send + 'static,
     {
         let signal = Arc::new(Signal::default());
         let ending = Ending(Arc::clone(&signal));
-        // The thread takes the sink; it stays here only if there will be no thread.
-        let sink = Arc::new(Mutex::new(Some(sink)));
-        let of_thread = Arc::clone(&sink);
-        let body = move || {
-            let signal = Arc::clone(&ending.0);
-            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => {
-                    let sink = of_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    if let Some(sink) = sink {
-                        runtime.block_on(task(signal, sink));
-                    }
-                }
-                Err(error) => cannot_start(&of_thread, &error),
-            }
-        };
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
-        if let Err(error) = &thread {
-            cannot_start(&sink, error);
-        }
-        Self { signal, thread: thread.ok().map(|handle| handle.thread().id()) }
-    }
-}
-
-fn cannot_start<S: Fn(EdgeEvent)>(sink: &Mutex<Option<S>>, error: &io::Error) {
-    if let Some(sink) = sink.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        sink(EdgeEvent::Failed { message: format!("an edge of this rank cannot start: {error}") });
+        let life = task(Arc::clone(&signal));
+        reactor.handle().spawn(async move {
+            // Also when the life panics, or is dropped with the runtime.
+            let _ending = ending;
+            life.await;
+        });
+        Self { signal, reactor: reactor.clone() }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         self.signal.close(CloseReason::Unstated);
-        if self.thread.is_none_or(|id| id == thread::current().id()) {
+        if self.reactor.is_here() {
             return;
         }
         let has_ended = self.signal.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = self.signal.ended.wait_timeout_while(has_ended, JOIN_WAIT, |ended| !*ended);
         if wait.is_ok_and(|(_, result)| result.timed_out()) {
-            tracing::warn!("an edge did not end in time; its thread is left behind");
+            tracing::warn!("an edge did not end in time; it is left behind");
         }
     }
 }
 
-/// Says that the thread is done, even if it panicked.
+/// Says that the task is done, even if it panicked.
 struct Ending(Arc<Signal>);
 
 impl Drop for Ending {
@@ -257,14 +231,14 @@ impl Drop for Ending {
     }
 }
 
-/// The life of an edge on its thread.
+/// The life of an edge.
 async fn run(
     config: EdgeConfig,
     role: Role,
     meeting: impl Future<Output = Result<Met, String>>,
     steps: Option<Receiver<(Step, Bytes)>>,
     signal: Arc<Signal>,
-    sink: impl Fn(EdgeEvent),
+    sink: impl Fn(EdgeEvent) + Sync,
 ) {
     let met = tokio::select! {
         biased;
@@ -280,7 +254,7 @@ async fn run(
             let name = format!("edge {name} rank {} at {}", config.peer, met.remote());
             let endpoint = met.endpoint.clone();
             Pump::new(met, link, role, steps, signal, name).run(&sink).await;
-            // The close must leave before the thread does. A dead peer never answers it.
+            // The close must leave before the process does. A dead peer never answers it.
             let _ = tokio::time::timeout(CLOSE_WAIT, endpoint.wait_idle()).await;
         }
         Err(cause) => {
@@ -291,8 +265,8 @@ async fn run(
     }
 }
 
-/// Steps between the engine and the edge's thread. The link itself allows a bounded number on the way;
-/// this only decouples the two threads.
+/// Steps between the engine and the edge. The link itself allows a bounded number on the way; this only
+/// decouples the two.
 const QUEUE_STEPS_MAX: usize = 8;
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 /// Farewell, close and a margin for a busy machine.

@@ -79,7 +79,7 @@ impl Pump {
     }
 
     /// Runs until the edge has ended and the peer knows it.
-    pub(super) async fn run(mut self, sink: &impl Fn(EdgeEvent)) {
+    pub(super) async fn run(mut self, sink: &(impl Fn(EdgeEvent) + Sync)) {
         let end = match self.turn_until_end(sink).await {
             Ok(never) => match never {},
             Err(end) => end,
@@ -102,17 +102,24 @@ impl Pump {
 
     async fn turn_until_end(
         &mut self,
-        sink: &impl Fn(EdgeEvent),
+        sink: &(impl Fn(EdgeEvent) + Sync),
     ) -> Result<std::convert::Infallible, End> {
         let mut chunks = [const { Bytes::new() }; READ_CHUNKS];
         let mut alarm = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         let mut alarm_at = Duration::ZERO;
         let mut timeout_is_due = false;
+        let mut reported = 0;
         loop {
             self.obey()?;
             // In this order: what the owner takes can make a heartbeat due.
-            self.report(sink)?;
+            reported += self.report(sink)?;
             self.collect();
+            if reported >= REPORTED_AT_A_TIME {
+                // The owner may be the one who runs this: it must get to what is reported before its
+                // queue is full.
+                reported = 0;
+                tokio::task::yield_now().await;
+            }
             if let Some(at) = self.link.poll_timeout()
                 && (at < alarm_at || alarm.is_elapsed())
             {
@@ -191,9 +198,11 @@ impl Pump {
         }
     }
 
-    /// What the link tells the owner.
-    fn report(&mut self, sink: &impl Fn(EdgeEvent)) -> Result<(), End> {
+    /// What the link tells the owner; says how much that was.
+    fn report(&mut self, sink: &(impl Fn(EdgeEvent) + Sync)) -> Result<usize, End> {
+        let mut count = 0;
         while let Some(event) = self.link.poll_event() {
+            count += 1;
             match event {
                 LinkEvent::Open => sink(EdgeEvent::Open),
                 LinkEvent::Step(step, payload) => sink(EdgeEvent::Step(step, payload)),
@@ -211,7 +220,7 @@ impl Pump {
                 }
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     fn take_in(&mut self, chunks: impl Iterator<Item = Bytes>) -> Result<(), End> {
@@ -271,6 +280,9 @@ fn lost(error: &ConnectionError) -> End {
 
 /// Chunks per read: a chunk is what one packet carried, so this is 100–200 KB.
 const READ_CHUNKS: usize = 32;
+/// As many steps as the link lets come between two reports, so the owner's queue needs room for twice
+/// this per edge.
+const REPORTED_AT_A_TIME: usize = daisy_proto::link::DEFAULT_CREDIT as usize;
 /// Socket → endpoint → connection → stream, and one to spare.
 const TURNS_TO_FETCH: usize = 4;
 const GOODBYE_WAIT: Duration = Duration::from_millis(250);

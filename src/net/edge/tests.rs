@@ -44,11 +44,16 @@ struct Pair {
     in_events: Receiver<EdgeEvent>,
 }
 
+/// Each rank of a test has its own, as a process has.
+fn reactor() -> Reactor {
+    Reactor::start().unwrap()
+}
+
 fn events() -> (Sender<EdgeEvent>, Receiver<EdgeEvent>) {
     channel()
 }
 
-fn sink(events: Sender<EdgeEvent>) -> impl Fn(EdgeEvent) + Send + 'static {
+fn sink(events: Sender<EdgeEvent>) -> impl Fn(EdgeEvent) + Send + Sync + 'static {
     move |event| drop(events.send(event))
 }
 
@@ -57,10 +62,10 @@ fn pair_with(change_dialer: impl Fn(&mut EdgeConfig)) -> Pair {
     let listener = EdgeListener::bind(loopback(), &k1).unwrap();
     let addr = (Ipv4Addr::LOCALHOST, listener.port()).into();
     let ((in_sink, in_events), (out_sink, out_events)) = (events(), events());
-    let incoming = accept(listener, config(1, 0, &k0), sink(in_sink));
+    let incoming = accept(&reactor(), listener, config(1, 0, &k0), sink(in_sink));
     let mut dialer = config(0, 1, &k1);
     change_dialer(&mut dialer);
-    let out = dial(Ipv4Addr::LOCALHOST.into(), &k0, vec![addr], dialer, sink(out_sink));
+    let out = dial(&reactor(), Ipv4Addr::LOCALHOST.into(), &k0, vec![addr], dialer, sink(out_sink));
     Pair { out, out_events, incoming, in_events }
 }
 
@@ -143,9 +148,9 @@ fn an_edge_that_is_not_connected_can_be_dropped() {
     let silent = UdpSocket::bind(loopback()).unwrap();
     let addrs = vec![silent.local_addr().unwrap()];
     let started = Instant::now();
-    drop(dial(Ipv4Addr::LOCALHOST.into(), &key, addrs, config(0, 1, &key), |_| {}));
+    drop(dial(&reactor(), Ipv4Addr::LOCALHOST.into(), &key, addrs, config(0, 1, &key), |_| {}));
     let listener = EdgeListener::bind(loopback(), &key).unwrap();
-    drop(accept(listener, config(1, 0, &key), |_| {}));
+    drop(accept(&reactor(), listener, config(1, 0, &key), |_| {}));
     assert!(started.elapsed() < JOIN_WAIT);
 }
 
@@ -156,23 +161,23 @@ fn only_the_pinned_key_gets_in() {
     let listener = EdgeListener::bind(loopback(), k1).unwrap();
     let addr = vec![(Ipv4Addr::LOCALHOST, listener.port()).into()];
     let (in_sink, in_events) = events();
-    let _incoming = accept(listener, config(1, 0, k0), sink(in_sink));
+    let _incoming = accept(&reactor(), listener, config(1, 0, k0), sink(in_sink));
     let ip = Ipv4Addr::LOCALHOST.into();
 
     // A stranger that knows rank 1's key, and rank 0 that expects somebody else.
     let (out_sink, out_events) = events();
-    let strangers = dial(ip, stranger, addr.clone(), config(0, 1, k1), sink(out_sink));
+    let strangers = dial(&reactor(), ip, stranger, addr.clone(), config(0, 1, k1), sink(out_sink));
     let message = failure(&out_events);
     assert!(message.contains("rank 1") && message.contains("another key"), "{message}");
     drop(strangers);
     let (out_sink, out_events) = events();
-    let mistaken = dial(ip, k0, addr.clone(), config(0, 1, stranger), sink(out_sink));
+    let mistaken = dial(&reactor(), ip, k0, addr.clone(), config(0, 1, stranger), sink(out_sink));
     let message = failure(&out_events);
     assert!(message.contains(&addr[0].to_string()) && message.contains("another key"), "{message}");
     drop(mistaken);
 
     let (out_sink, out_events) = events();
-    let _out = dial(ip, k0, addr, config(0, 1, k1), sink(out_sink));
+    let _out = dial(&reactor(), ip, k0, addr, config(0, 1, k1), sink(out_sink));
     assert_eq!((next(&out_events), next(&in_events)), (EdgeEvent::Open, EdgeEvent::Open));
 }
 
@@ -198,10 +203,10 @@ fn the_address_that_answers_is_taken() {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let addrs = vec![silent.local_addr().unwrap(), at(other_rank.port()), at(listener.port())];
     let (in_sink, in_events) = events();
-    let _wrong = accept(other_rank, config(1, 0, &k0), |_| {});
-    let _right = accept(listener, config(1, 0, &k0), sink(in_sink));
+    let _wrong = accept(&reactor(), other_rank, config(1, 0, &k0), |_| {});
+    let _right = accept(&reactor(), listener, config(1, 0, &k0), sink(in_sink));
     let (out_sink, out_events) = events();
-    let _out = dial(at(0).ip(), &k0, addrs, config(0, 1, &k1), sink(out_sink));
+    let _out = dial(&reactor(), at(0).ip(), &k0, addrs, config(0, 1, &k1), sink(out_sink));
     assert_eq!((next(&out_events), next(&in_events)), (EdgeEvent::Open, EdgeEvent::Open));
 }
 
@@ -210,7 +215,8 @@ fn a_peer_that_never_comes_is_named() {
     let key = KeyPair::generate().unwrap();
     let short = EdgeConfig { connect_timeout: Duration::from_millis(200), ..config(1, 0, &key) };
     let (in_sink, in_events) = events();
-    let _incoming = accept(EdgeListener::bind(loopback(), &key).unwrap(), short, sink(in_sink));
+    let _incoming =
+        accept(&reactor(), EdgeListener::bind(loopback(), &key).unwrap(), short, sink(in_sink));
     let message = failure(&in_events);
     assert!(message.contains("edge from rank 0") && message.contains("0.2 s"), "{message}");
 
@@ -219,7 +225,7 @@ fn a_peer_that_never_comes_is_named() {
     let short = EdgeConfig { peer: Rank(1), me: Rank(0), ..short };
     for (addrs, named) in [(vec![addr], addr.to_string()), (vec![], "no address".to_owned())] {
         let (out_sink, out_events) = events();
-        let _out = dial(addr.ip(), &key, addrs, short, sink(out_sink));
+        let _out = dial(&reactor(), addr.ip(), &key, addrs, short, sink(out_sink));
         let message = failure(&out_events);
         assert!(message.contains("edge to rank 1") && message.contains(&named), "{message}");
     }
@@ -230,16 +236,24 @@ fn a_frozen_peer_is_lost_within_three_seconds() {
     let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let listener = EdgeListener::bind(loopback(), &k1).unwrap();
     let addr = (Ipv4Addr::LOCALHOST, listener.port()).into();
-    // The sink runs on the edge's thread: while it waits, the whole edge stands still, as a stopped
+    // The sink runs on the thread of the edges: while it waits, all of them stand still, as a stopped
     // process does.
     let (thaw, frozen) = channel::<()>();
-    let incoming = accept(listener, config(1, 0, &k0), move |event| {
+    let frozen = Mutex::new(frozen);
+    let incoming = accept(&reactor(), listener, config(1, 0, &k0), move |event| {
         if matches!(event, EdgeEvent::Step(..)) {
-            let _ = frozen.recv();
+            let _ = frozen.lock().unwrap().recv();
         }
     });
     let (out_sink, out_events) = events();
-    let out = dial(Ipv4Addr::LOCALHOST.into(), &k0, vec![addr], config(0, 1, &k1), sink(out_sink));
+    let out = dial(
+        &reactor(),
+        Ipv4Addr::LOCALHOST.into(),
+        &k0,
+        vec![addr],
+        config(0, 1, &k1),
+        sink(out_sink),
+    );
     assert_eq!(next(&out_events), EdgeEvent::Open);
     out.set_ready();
     incoming.set_ready();
@@ -251,6 +265,119 @@ fn a_frozen_peer_is_lost_within_three_seconds() {
     assert!(message.contains(&format!("edge to rank 1 at {addr}")), "{message}");
     assert!(Duration::from_millis(1500) < waited && waited < Duration::from_secs(4), "{waited:?}");
     drop(thaw);
+}
+
+/// A rank that waits for its edges in the reactor, as the product's does.
+fn rank(
+    me: u32,
+    listener: EdgeListener,
+    keys: (&KeyPair, &KeyPair),
+    peer_addr: SocketAddr,
+) -> (OutgoingEdge, IncomingEdge, Inbox<EdgeEvent>) {
+    let reactor = reactor();
+    let (post, inbox) = reactor.inbox(64);
+    let sink = || {
+        let post = post.clone();
+        move |event| {
+            // Nobody reads once the test is over.
+            let _ = post.send(event);
+        }
+    };
+    let config = config(me, 1 - me, keys.1);
+    let incoming = accept(&reactor, listener, config, sink());
+    let out = dial(&reactor, peer_addr.ip(), keys.0, vec![peer_addr], config, sink());
+    for _ in 0..2 {
+        assert_eq!(inbox.recv(), Some(EdgeEvent::Open));
+    }
+    (out, incoming, inbox)
+}
+
+fn two_ranks(
+    first: impl FnOnce(OutgoingEdge, &Inbox<EdgeEvent>),
+    second: impl FnOnce(OutgoingEdge, &Inbox<EdgeEvent>) + Send,
+) {
+    let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let (l0, l1) = (
+        EdgeListener::bind(loopback(), &k0).unwrap(),
+        EdgeListener::bind(loopback(), &k1).unwrap(),
+    );
+    let at = |listener: &EdgeListener| (Ipv4Addr::LOCALHOST, listener.port()).into();
+    let (a0, a1) = (at(&l0), at(&l1));
+    // A step can overtake the other edge's opening.
+    let all_open = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (out, _incoming, inbox) = rank(1, l1, (&k1, &k0), a0);
+            all_open.wait();
+            second(out, &inbox);
+        });
+        let (out, _incoming, inbox) = rank(0, l0, (&k0, &k1), a1);
+        all_open.wait();
+        first(out, &inbox);
+    });
+}
+
+#[test]
+fn ranks_that_wait_run_their_own_edges() {
+    const STEPS: u64 = 500;
+    two_ranks(
+        |out, inbox| {
+            for number in 0..STEPS {
+                let (step, payload) = step(number, 1, 3072);
+                out.send(step.clone(), payload.clone()).unwrap();
+                assert!(inbox.recv() == Some(EdgeEvent::Step(step, payload)), "step {number}");
+            }
+        },
+        |out, inbox| {
+            for _ in 0..STEPS {
+                let Some(EdgeEvent::Step(step, payload)) = inbox.recv() else { panic!() };
+                out.send(step, payload).unwrap();
+            }
+        },
+    );
+}
+
+#[test]
+fn edges_go_on_while_their_rank_computes() {
+    const STEPS: u64 = 12;
+    let (done, is_done) = channel();
+    two_ranks(
+        move |out, _inbox| {
+            // Far more than one write: without somebody who reads acknowledgements it cannot leave.
+            for number in 0..STEPS {
+                let (step, payload) = step(number, 512, 2048);
+                out.send(step, payload).unwrap();
+            }
+            // As deep in a computation as can be: this thread does nothing for its edges.
+            is_done.recv_timeout(PATIENCE).expect("the other rank got all steps");
+        },
+        move |out, inbox| {
+            for _ in 0..STEPS {
+                assert!(matches!(inbox.recv(), Some(EdgeEvent::Step(..))));
+            }
+            done.send(()).unwrap();
+            drop(out);
+        },
+    );
+}
+
+#[test]
+fn an_inbox_wakes_its_reader_and_ends_with_its_posts() {
+    let reactor = reactor();
+    let (post, inbox) = reactor.inbox(4);
+    std::thread::scope(|scope| {
+        // Some while the reader waits, some while it does not; the pauses let the caretaker fall asleep.
+        scope.spawn(move || {
+            for item in 0..20 {
+                post.clone().send(item).unwrap();
+                std::thread::park_timeout(Duration::from_millis(item));
+            }
+        });
+        for item in 0..20 {
+            assert_eq!(inbox.recv(), Some(item));
+        }
+        assert_eq!(inbox.recv(), None, "no post is left");
+    });
 }
 
 #[test]

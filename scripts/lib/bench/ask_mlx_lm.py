@@ -1,0 +1,32 @@
+"""Answers questions with mlx_lm, greedily: a JSON string per line in, a JSON object per line out.
+
+  ask_mlx_lm.py MODEL TOKENS
+
+Runs in the environment of `scripts/setup reference`. Times are taken as Daisy takes its own: prefill ends with the
+first token, decode is all after it.
+"""
+
+import json
+import sys
+import time
+
+from mlx_lm import load, stream_generate
+
+model, tokenizer = load(sys.argv[1])
+tokens_max = int(sys.argv[2])
+for line in sys.stdin:
+    messages = [{"role": "user", "content": json.loads(line)}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    began = time.perf_counter()
+    stamps, text = [], ""
+    for piece in stream_generate(model, tokenizer, prompt, max_tokens=tokens_max):
+        stamps.append(time.perf_counter())
+        text += piece.text
+    row = {
+        "prompt_tokens": len(prompt),
+        "prefill": len(prompt) / (stamps[0] - began),
+        "decode": (len(stamps) - 1) / (stamps[-1] - stamps[0]),
+        "tokens": len(stamps),
+        "text": text,
+    }
+    print(json.dumps(row), flush=True)
