@@ -78,7 +78,9 @@ impl Pipeline {
 
     /// Layers evaluated so far and in all, over all ranks.
     pub fn loaded(&self) -> (u32, u32) {
-        let sum = |f: fn(&LoadProgress) -> u32| self.progress.iter().map(f).sum();
+        // The numbers are the peers' own.
+        let sum =
+            |f: fn(&LoadProgress) -> u32| self.progress.iter().map(f).fold(0, u32::saturating_add);
         (sum(|p| p.layers_done), sum(|p| p.layers_total))
     }
 

@@ -43,8 +43,14 @@ pub(crate) async fn drive(
     mut commands: mpsc::Receiver<Command>,
     out: mpsc::Sender<FromNode>,
 ) {
-    let outcome = match Driver::prepare(&node, wish, &out).await {
-        Ok(driver) => driver.run(&mut commands).await,
+    let prepared = tokio::select! {
+        prepared = Driver::prepare(&node, wish, &out) => prepared.map(Some),
+        // Ctrl+C while peers are asked: nothing was started yet.
+        _ = commands.recv() => Ok(None),
+    };
+    let outcome = match prepared {
+        Ok(Some(driver)) => driver.run(&mut commands).await,
+        Ok(None) => Ok(()),
         Err(refusal) => Err(refusal),
     };
     let last = match outcome {
@@ -258,16 +264,21 @@ impl Driver {
             Event::Peer(rank, PeerEvent::Lost(reason)) => {
                 failed(rank, format!("is out of reach, its node's connection ended: {reason}"))
             }
-            Event::Peer(_, PeerEvent::Event(event)) => match event {
-                control::Event::Loading { pipeline, rank, progress } if pipeline == self.id => {
+            // A peer speaks for its own rank of this pipeline alone.
+            Event::Peer(from, PeerEvent::Event(event)) => match event {
+                control::Event::Loading { pipeline, rank, progress }
+                    if (pipeline, rank) == (self.id, from) =>
+                {
                     return self.progress(rank, progress).await;
                 }
                 control::Event::Ready { pipeline, rank, resident_bytes, device, .. }
-                    if pipeline == self.id =>
+                    if (pipeline, rank) == (self.id, from) =>
                 {
                     self.rank_ready(rank, resident_bytes, device)
                 }
-                control::Event::Exited { pipeline, rank, reason, blame } if pipeline == self.id => {
+                control::Event::Exited { pipeline, rank, reason, blame }
+                    if (pipeline, rank) == (self.id, from) =>
+                {
                     Input::RankFailed { rank, reason, blame }
                 }
                 _ => return false,

@@ -118,6 +118,12 @@ impl Hosted<'_> {
 
     async fn stage(&mut self, mut start: RankStart) -> Response {
         let (pipeline, rank) = (start.pipeline, start.rank);
+        if start.world == 0 || start.rank.0 >= start.world {
+            return refused(format!("there is no rank {rank} of {}", start.world));
+        }
+        if self.ranks.len() >= RANKS_MAX {
+            return refused(format!("a driver may have at most {RANKS_MAX} ranks here"));
+        }
         if self.ranks.contains_key(&pipeline) {
             return refused(format!("pipeline {pipeline} has a rank here already"));
         }
@@ -180,5 +186,7 @@ fn refused(message: String) -> Response {
 
 /// A control message holds 64 KiB.
 const LOG_BYTES_MAX: usize = 48 << 10;
+/// A driver holds one pipeline, and a second one while it changes over.
+const RANKS_MAX: usize = 4;
 /// Progress of a rank that loads: at most one message a layer.
 const EVENTS_MAX: usize = 256;

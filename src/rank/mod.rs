@@ -115,7 +115,7 @@ fn serve(
     events: &Inbox<Event>,
     queue: &Post<Event>,
 ) -> Result<(), RankError> {
-    let Some(ToRank::Start(start)) = next_from_node(events) else {
+    let Some(ToRank::Start(mut start)) = next_from_node(events) else {
         return Err(RankError::OutOfTurn("something other than a start"));
     };
     // A rank never holds its node's identity: this key lives as long as the pipeline.
@@ -133,6 +133,9 @@ fn serve(
     };
     let edges = Edges::open(&start, reactor, listener, &key, neighbours, queue);
     let engine = load(&start, node)?;
+    if !engine::on_gpu()? {
+        start.chunk = start.chunk.min(CPU_CHUNK_TOKENS);
+    }
     Chain::new(&start, engine, edges, node).run(events)
 }
 
@@ -161,6 +164,9 @@ fn next_from_node(events: &Inbox<Event>) -> Option<ToRank> {
 }
 
 const EXIT_BUG: i32 = 70;
+/// A cancelled prompt is computed to the end of the chunks that are on their way. A CPU takes seconds
+/// for as many tokens as a GPU takes at once, and gains nothing by longer chunks.
+const CPU_CHUNK_TOKENS: u32 = 64;
 /// Admissions and cancellations of a node's full queue (64 each), the frames of both edges (16
 /// each), with room.
 const QUEUE_MAX: usize = 1024;

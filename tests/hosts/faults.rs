@@ -110,7 +110,7 @@ fn ctrl_c_drains_unloads_and_ends_well() {
     let model = Endless::new();
     let mut cluster = Cluster::loopback(model.path(), "2,3");
     let answer =
-        Stream::open(&cluster.url, &body("short", &json!({"max_tokens": 40, "stream": true})));
+        Stream::open(&cluster.url, &body("short", &json!({"max_tokens": 8, "stream": true})));
     cluster.serve.signal("-INT");
     answer.text(); // A running request ends as if nothing had happened.
     assert_eq!(cluster.serve.exit_code(), Some(0));
