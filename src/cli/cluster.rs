@@ -75,7 +75,8 @@ pub(crate) fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
     if let Ok(addr) = text.parse::<SocketAddr>() {
         return Ok(addr);
     }
-    if let Ok(ip) = text.trim_matches(['[', ']']).parse() {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if let Ok(ip) = bare.parse() {
         return Ok(SocketAddr::new(ip, CONTROL_PORT));
     }
     let (name, port) = match text.rsplit_once(':') {
