@@ -46,6 +46,14 @@ pub use error::EngineError;
 pub use ffi::{blas_name, exit_now};
 pub use host::Sampled;
 
+/// What a process that computes must have in its environment before MLX starts in it; what the user
+/// set goes before.
+///
+/// For CUDA: with cuDNN's attention MLX gives other bits each time that the same sequence is decoded
+/// (seen with 0.32.2 and cuDNN 9.19), so no cut could be compared with another. Its own kernels do
+/// not, and take as long but for the first pass over a long prompt.
+pub const ENVIRONMENT: [(&str, &str); 1] = [("MLX_CUDA_USE_CUDNN_SDPA", "0")];
+
 /// What to load.
 #[derive(Debug, Clone)]
 pub struct LoadRequest {
@@ -93,7 +101,7 @@ impl Engine {
         let (mut weights, expected) = Weights::open(files, config, shard)?;
         let on_gpu = on_gpu()?;
         let dtype = dtype.unwrap_or_else(|| compute_dtype(on_gpu, config, &expected));
-        weights.compute_in(mlx_dtype(dtype));
+        weights.compute_in(mlx_dtype(dtype), on_gpu);
 
         let mut report = |layers_done| {
             let resident_bytes = active()?;

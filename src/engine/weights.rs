@@ -14,7 +14,7 @@ use daisy_proto::Shard;
 use mlx_rs::{Array, Dtype, memory, transforms};
 
 use super::error::EngineError;
-use super::layers::{Embedding, Linear, RmsNorm};
+use super::layers::{Embedding, Joined, Linear, RmsNorm};
 use crate::model::headers::PREFIX_BYTES;
 use crate::model::{
     Expected, Header, HeaderError, ModelConfig, ModelSpec, ModuleQuantisation, StoredDtype,
@@ -25,6 +25,7 @@ pub(super) struct Weights<'a> {
     spec: ModelSpec<'a>,
     config: &'a ModelConfig,
     dtype: Dtype,
+    on_gpu: bool,
     lazy: HashMap<String, Array>,
     stored: HashMap<String, StoredDtype>,
     /// Taken since the last [`Weights::finish_part`]: in the compute type, not read yet.
@@ -70,6 +71,7 @@ impl<'a> Weights<'a> {
             spec,
             config,
             dtype: Dtype::Float32,
+            on_gpu: false,
             lazy,
             stored,
             taken: Vec::new(),
@@ -78,9 +80,14 @@ impl<'a> Weights<'a> {
         Ok((weights, expected))
     }
 
-    /// Float tensors that are taken from here on come in `dtype`.
-    pub(super) fn compute_in(&mut self, dtype: Dtype) {
+    /// Float tensors that are taken from here on come in `dtype`; on a GPU, modules in its form.
+    pub(super) fn compute_in(&mut self, dtype: Dtype, on_gpu: bool) {
         self.dtype = dtype;
+        self.on_gpu = on_gpu;
+    }
+
+    pub(super) fn on_gpu(&self) -> bool {
+        self.on_gpu
     }
 
     pub(super) fn config(&self) -> &'a ModelConfig {
@@ -91,6 +98,26 @@ impl<'a> Weights<'a> {
         let matrix = self.matrix(path)?;
         let bias = if bias { Some(self.float(&format!("{path}.bias"))?) } else { None };
         Linear::new(matrix, bias)
+    }
+
+    /// Projections of one input, under `path`.
+    pub(super) fn joined<const N: usize>(
+        &mut self,
+        path: &str,
+        names: [&str; N],
+        bias: bool,
+    ) -> Result<Joined<N>, EngineError> {
+        let parts: Result<Vec<Linear>, _> =
+            names.iter().map(|name| self.linear(&format!("{path}.{name}"), bias)).collect();
+        let Ok(parts) = <[Linear; N]>::try_from(parts?) else {
+            return Err(EngineError::Internal("a projection for each name"));
+        };
+        if !self.on_gpu {
+            return Ok(Joined::Each(parts));
+        }
+        let joined = Joined::one(parts)?;
+        self.taken.extend(joined.made());
+        Ok(joined)
     }
 
     pub(super) fn embedding(&mut self, path: &str) -> Result<Embedding, EngineError> {

@@ -15,6 +15,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use crate::engine;
 use crate::ipc::{Reader, Writer};
 
 /// A rank process of this node. Dropping it ends the process.
@@ -58,8 +59,10 @@ impl RankProcess {
         let rank = start.rank;
         let (ours, theirs) = BlockingStream::pair()?;
         ours.set_nonblocking(true)?;
+        let unset = engine::ENVIRONMENT.iter().filter(|(name, _)| std::env::var_os(name).is_none());
         let mut child = Command::new(std::env::current_exe()?)
             .arg("rank")
+            .envs(unset.copied())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -9,7 +9,7 @@ use mlx_rs::Array;
 
 use super::{StepContext, heads, split_heads};
 use crate::engine::error::EngineError;
-use crate::engine::layers::{Heads, Linear, Mlp, RmsNorm, attend};
+use crate::engine::layers::{Heads, Joined, Linear, Mlp, RmsNorm, attend};
 use crate::engine::weights::Weights;
 use crate::model::spec::layer_prefix;
 
@@ -21,9 +21,8 @@ pub(in crate::engine) struct Block {
 }
 
 struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
+    /// `q_proj`, `k_proj` and `v_proj`.
+    qkv: Joined<3>,
     o_proj: Linear,
     heads: Heads,
 }
@@ -55,21 +54,20 @@ impl Block {
 impl Attention {
     fn load(weights: &mut Weights<'_>, path: &str) -> Result<Self, EngineError> {
         let config = weights.config();
-        let mut linear = |name| weights.linear(&format!("{path}.{name}"), config.attention_bias);
+        let bias = config.attention_bias;
         Ok(Self {
-            q_proj: linear("q_proj")?,
-            k_proj: linear("k_proj")?,
-            v_proj: linear("v_proj")?,
-            o_proj: linear("o_proj")?,
+            qkv: weights.joined(path, ["q_proj", "k_proj", "v_proj"], bias)?,
+            o_proj: weights.linear(&format!("{path}.o_proj"), bias)?,
             heads: heads(config),
         })
     }
 
     fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError> {
         let Heads { query, kv, dim, .. } = &self.heads;
-        let queries = split_heads(&self.q_proj.forward(x)?, *query, *dim)?;
-        let keys = split_heads(&self.k_proj.forward(x)?, *kv, *dim)?;
-        let values = split_heads(&self.v_proj.forward(x)?, *kv, *dim)?;
+        let [queries, keys, values] = self.qkv.forward(x)?;
+        let queries = split_heads(&queries, *query, *dim)?;
+        let keys = split_heads(&keys, *kv, *dim)?;
+        let values = split_heads(&values, *kv, *dim)?;
         let inputs = [queries, keys, values];
         self.o_proj.forward(&attend(&self.heads, step.spans, step.layer, step.caches, inputs)?)
     }

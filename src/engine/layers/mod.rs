@@ -5,6 +5,7 @@
 
 mod attention;
 mod embedding;
+mod joined;
 mod linear;
 mod mlp;
 mod norm;
@@ -12,6 +13,7 @@ mod rope;
 
 pub(super) use attention::{Heads, Span, attend};
 pub(super) use embedding::Embedding;
+pub(super) use joined::Joined;
 pub(super) use linear::Linear;
 pub(super) use mlp::Mlp;
 pub(super) use norm::RmsNorm;
