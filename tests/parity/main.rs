@@ -5,8 +5,8 @@
 //! here and hand hidden states on by value: processes and sockets have tests of their own.
 //!
 //! On a GPU (`scripts/gpu-check`) splits are bit-equal too; shapes and the reference, which was
-//! computed on a CPU, then agree within tolerances. Start at `tiny.rs`. What is bit-equal only with MLX's own BLAS is asked only there; the first
-//! line of output says which one is in use.
+//! computed on a CPU, then agree within tolerances. What is bit-equal only with MLX's own BLAS is
+//! asked only there; the first line of output says what computes. Start at `tiny.rs`.
 
 mod chain;
 mod logits;
