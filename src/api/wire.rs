@@ -3,7 +3,7 @@
 use daisy_proto::local::{FinishReason, Timings};
 use serde::Serialize;
 
-use crate::node::handle::{Likelihood, ServedModel, TokenLikelihood};
+use crate::node::handle::{Likelihood, ServedModel, TokenLikelihood, TokenText};
 
 use super::error::ErrorFields;
 
@@ -73,13 +73,13 @@ struct TokenLogprobs {
     top_logprobs: Vec<Logprob>,
 }
 
-/// Half a character is U+FFFD in `token` and itself in `bytes`.
+/// Half a character is U+FFFD in `token` and itself in `bytes`; a special token has no bytes.
 #[expect(clippy::struct_field_names, reason = "the names are OpenAI's")]
 #[derive(Debug, Serialize)]
 struct Logprob {
     token: String,
     logprob: f32,
-    bytes: Vec<u8>,
+    bytes: Option<Vec<u8>>,
 }
 
 impl Logprobs {
@@ -93,8 +93,11 @@ impl Logprobs {
 }
 
 impl Logprob {
-    fn new(Likelihood { bytes, logprob }: Likelihood) -> Self {
-        let token = String::from_utf8_lossy(&bytes).into_owned();
+    fn new(Likelihood { token, logprob }: Likelihood) -> Self {
+        let (token, bytes) = match token {
+            TokenText::Bytes(bytes) => (String::from_utf8_lossy(&bytes).into_owned(), Some(bytes)),
+            TokenText::Special(name) => (name, None),
+        };
         // JSON has no infinity. This one's name for it is OpenAI's.
         Self { token, logprob: logprob.max(LEAST_LOGPROB), bytes }
     }

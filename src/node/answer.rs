@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::handle::{Delta, Likelihood, TokenLikelihood};
+use super::handle::{Delta, Likelihood, TokenLikelihood, TokenText};
 use crate::text::{Detokenizer, StopMatcher, TextModel};
 
 /// An answer that grows.
@@ -72,13 +72,17 @@ impl Answer {
     }
 }
 
-/// What a rank computed, with the tokens' own bytes.
+/// What a rank computed, with the tokens' own text.
 pub(super) fn likelihood(
     text: &TextModel,
     token: u32,
     logprobs: daisy_proto::Logprobs,
 ) -> TokenLikelihood {
-    let of = |(token, logprob)| Likelihood { bytes: text.token_bytes(token), logprob };
+    let of = |(id, logprob)| {
+        let name = || TokenText::Special(text.token_name(id).unwrap_or_default());
+        let token = text.token_bytes(id).map_or_else(name, TokenText::Bytes);
+        Likelihood { token, logprob }
+    };
     TokenLikelihood {
         drawn: of((token, logprobs.drawn)),
         top: logprobs.top.into_iter().map(of).collect(),
@@ -121,7 +125,11 @@ mod tests {
     }
 
     fn bytes(delta: &Delta) -> Vec<u8> {
-        delta.tokens.iter().flat_map(|token| token.drawn.bytes.clone()).collect()
+        let of = |token: &TokenLikelihood| match &token.drawn.token {
+            TokenText::Bytes(bytes) => bytes.clone(),
+            TokenText::Special(_) => Vec::new(),
+        };
+        delta.tokens.iter().flat_map(of).collect()
     }
 
     #[test]
@@ -144,6 +152,16 @@ mod tests {
             }
             assert_eq!(answer.is_stopped(), is_stopped, "{stop}");
         }
+    }
+
+    #[test]
+    fn a_special_token_has_a_name_and_no_text() {
+        let mut answer = Answer::new(&BYTES, &[]);
+        assert!(answer.push(257, Some(asked(&BYTES, 257))).is_empty());
+        let delta = answer.push(u32::from(b'!'), Some(asked(&BYTES, u32::from(b'!'))));
+        assert_eq!((delta.text.as_str(), delta.tokens.len()), ("!", 2));
+        let named = TokenText::Special("<|im_start|>".to_owned());
+        assert_eq!((&delta.tokens[0].drawn.token, bytes(&delta)), (&named, b"!".to_vec()));
     }
 
     #[test]

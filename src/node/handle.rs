@@ -99,6 +99,15 @@ pub struct Delta {
     pub tokens: Vec<TokenLikelihood>,
 }
 
+/// What a token stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenText {
+    /// Perhaps half a character.
+    Bytes(Vec<u8>),
+    /// A special token is no text: it has but a name.
+    Special(String),
+}
+
 /// How likely a token was, and which were the likeliest in its place, those first that were more so.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLikelihood {
@@ -108,8 +117,7 @@ pub struct TokenLikelihood {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
-    /// What the token stands for: perhaps half a character.
-    pub bytes: Vec<u8>,
+    pub token: TokenText,
     /// Natural logarithm of the probability that the model gave it.
     pub logprob: f32,
 }

@@ -119,20 +119,23 @@ impl Vocabulary {
         (!is_special).then_some(piece)
     }
 
-    /// What a token stands for, wherever it stands; special tokens for their own names.
-    pub fn bytes(&self, token: u32) -> Vec<u8> {
-        let Some(piece) = self.tokenizer.id_to_token(token) else { return Vec::new() };
-        if self.tokenizer.get_added_vocabulary().is_special_token(&piece) {
-            return piece.into_bytes();
-        }
-        match &self.scheme {
+    /// The token's name as the vocabulary writes it.
+    pub fn name(&self, token: u32) -> Option<String> {
+        self.tokenizer.id_to_token(token)
+    }
+
+    /// What a token stands for, wherever it stands; none for a special token, which is no text, and
+    /// for no token at all.
+    pub fn bytes(&self, token: u32) -> Option<Vec<u8>> {
+        let piece = self.piece(token)?;
+        Some(match &self.scheme {
             Scheme::ByteLevel => byte_level(piece),
             Scheme::Pieces(pieces) => match fallback_byte(&piece).filter(|_| pieces.bytes) {
                 Some(byte) => vec![byte],
                 None => pieces.text(piece, false).into_bytes(),
             },
             Scheme::Words => piece.into_bytes(),
-        }
+        })
     }
 
     #[cfg(test)]

@@ -141,10 +141,14 @@ impl TextModel {
         self.vocabulary.encode(rendered)
     }
 
-    /// The bytes that a token stands for: perhaps half a character. Those of a special token are its
-    /// name; an unknown one has none.
-    pub fn token_bytes(&self, token: u32) -> Vec<u8> {
+    /// The bytes of text that a token stands for, perhaps half a character; none for a special token.
+    pub fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         self.vocabulary.bytes(token)
+    }
+
+    /// What the vocabulary calls a token: special ones, as `<|im_end|>`, have nothing else.
+    pub fn token_name(&self, token: u32) -> Option<String> {
+        self.vocabulary.name(token)
     }
 
     /// [`Self::encode`] for a prompt that must fit `context` tokens: what cannot is refused before the

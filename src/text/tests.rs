@@ -61,10 +61,17 @@ fn a_prompt_becomes_tokens_and_tokens_text() {
 }
 
 #[test]
-fn tokens_have_bytes() {
+fn tokens_have_bytes_or_a_name() {
     let model = open(&[]).expect("valid");
-    let bytes: Vec<Vec<u8>> = [1, 3, 5, 99].map(|id| model.token_bytes(id)).into();
-    assert_eq!(bytes, [&b"b"[..], b" ", b"</s>", b""]);
+    for (id, bytes, name) in [
+        (1, Some("b"), Some("b")),
+        (3, Some(" "), Some(" ")),
+        (5, None, Some("</s>")),
+        (99, None, None),
+    ] {
+        assert_eq!(model.token_bytes(id), bytes.map(|bytes| bytes.as_bytes().to_vec()), "{id}");
+        assert_eq!(model.token_name(id).as_deref(), name, "{id}");
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Drives a real cluster of two nodes with OpenAI's own Python client.
 
-  openai_smoke.py DAISY MODEL    the binary, and a checkpoint that can chat
+  openai_smoke.py DAISY MODEL    the binary, and a checkpoint with a chat template
 
 Needs the package `openai`. Prints a line for each check and at last `N passed, N failed`. Answers are
 compared with one another rather than with fixed text, so that any small model will do. Start at CHECKS.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -92,12 +93,22 @@ class Cluster:
 
 
 def ask(client: openai.OpenAI, **more):
-    parameters = {"model": "default", "messages": QUESTION, "max_tokens": 12, "temperature": 0} | more
+    parameters = {"model": "default", "messages": QUESTION, "max_tokens": 24, "temperature": 0} | more
     return client.chat.completions.create(**parameters)
 
 
 def text(client: openai.OpenAI, **more) -> str:
     return ask(client, **more).choices[0].message.content
+
+
+@functools.cache
+def greedy(client: openai.OpenAI):
+    """The answer that the checks compare theirs with."""
+    return ask(client)
+
+
+def greedy_text(client: openai.OpenAI) -> str:
+    return greedy(client).choices[0].message.content
 
 
 def streamed(client: openai.OpenAI, **more):
@@ -119,7 +130,7 @@ def models(client):
 
 
 def whole_and_streamed_answers_agree(client):
-    answer = ask(client)
+    answer = greedy(client)
     choice = answer.choices[0]
     assert choice.message.role == "assistant" and choice.message.content
     assert choice.finish_reason in ("stop", "length") and choice.logprobs is None
@@ -135,10 +146,10 @@ def the_length_is_kept(client):
 
 
 def stop_strings_end_the_answer_and_are_never_shown(client):
-    whole = text(client)
+    whole = greedy_text(client)
     # From the middle of a word to the middle of another, so that it spans tokens.
     at = len(whole) // 2
-    stop = whole[at : at + 5]
+    stop = whole[at : at + 4]
     before = whole[: whole.index(stop)]
     for given in (stop, ["no such text", stop]):
         answer = ask(client, stop=given)
@@ -146,14 +157,14 @@ def stop_strings_end_the_answer_and_are_never_shown(client):
         assert answer.choices[0].finish_reason == "stop"
         shown, reason, usage, _ = streamed(client, stop=given)
         assert (shown, reason, usage) == (before, "stop", answer.usage)
-    assert answer.usage.completion_tokens < ask(client).usage.completion_tokens
+    assert answer.usage.completion_tokens < greedy(client).usage.completion_tokens
     assert text(client, stop=["no such text", whole[-1] + "?"]) == whole
 
 
 def log_probabilities_belong_to_the_tokens(client):
     answer = ask(client, logprobs=True, top_logprobs=3)
     content = answer.choices[0].logprobs.content
-    assert bytes(byte for token in content for byte in token.bytes).decode() == text(client)
+    assert bytes(byte for token in content for byte in token.bytes or []).decode(errors="replace") == greedy_text(client)
     for token in content:
         tops = [top.logprob for top in token.top_logprobs]
         assert len(tops) == 3 and tops == sorted(tops, reverse=True) and tops[0] <= 0
@@ -166,24 +177,23 @@ def log_probabilities_belong_to_the_tokens(client):
 
 
 def a_seed_decides(client):
-    drawn = lambda seed: text(client, temperature=1.5, seed=seed)
-    answers = [drawn(seed) for seed in (1, 2, 3)]
-    assert len(set(answers)) > 1
-    assert [drawn(seed) for seed in (1, 2, 3)] == answers
+    drawn = lambda seed: text(client, temperature=2, seed=seed)
+    answers = [drawn(seed) for seed in (1, 2)]
+    assert answers[0] != answers[1]
+    assert [drawn(seed) for seed in (1, 2)] == answers
 
 
 def parameters_change_the_draw(client):
-    greedy = text(client)
-    assert text(client, temperature=2, extra_body={"min_p": 1}) == greedy
-    assert text(client, temperature=2, extra_body={"top_k": 1}) == greedy
+    assert text(client, temperature=2, extra_body={"min_p": 1}) == greedy_text(client)
+    assert text(client, temperature=2, extra_body={"top_k": 1}) == greedy_text(client)
     forced = dict(logprobs=True, max_tokens=6, logit_bias={"30": 100})
     said = [token.bytes for token in ask(client, **forced).choices[0].logprobs.content]
     assert len(said) == 6 and said.count(said[0]) == 6
-    # The bias is worth 100, and each time that the token was said takes 2 off: 15 % of it by the sixth.
-    assert text(client, **forced, frequency_penalty=2) == text(client, **forced)
+    # A bias of 100 outweighs it: each time that the token was said takes off 2.
+    assert text(client, **forced, frequency_penalty=2) == bytes(said[0] * 6).decode()
     weaker = forced | dict(logit_bias={"30": 20}, max_tokens=12)
     assert text(client, **weaker, frequency_penalty=2, presence_penalty=2) != text(client, **weaker)
-    assert text(client, extra_body={"repetition_penalty": 2}) != greedy
+    assert text(client, extra_body={"repetition_penalty": 2}) != greedy_text(client)
 
 
 def errors_are_the_clients_own(client):
@@ -215,7 +225,7 @@ def a_stream_can_be_left(client):
     stream = ask(client, stream=True, max_tokens=500)
     next(iter(stream))
     stream.close()
-    assert text(client) == text(client)
+    assert text(client) == greedy_text(client)
 
 
 CHECKS = [

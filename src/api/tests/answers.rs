@@ -104,13 +104,13 @@ async fn log_probabilities_in_both_shapes() {
     let first = concat!(
         r#"{"token":"Hi","logprob":-0.5,"bytes":[72,105],"#,
         r#""top_logprobs":[{"token":"Hi","logprob":-0.5,"bytes":[72,105]},"#,
-        r#"{"token":"x","logprob":-9999.0,"bytes":[120]}]}"#
+        r#"{"token":"<end>","logprob":-9999.0,"bytes":null}]}"#
     );
     // A part of a character.
     let second = concat!(
         r#"{"token":"�","logprob":-1.5,"bytes":[195],"#,
         r#""top_logprobs":[{"token":"�","logprob":-1.5,"bytes":[195]},"#,
-        r#"{"token":"x","logprob":-9999.0,"bytes":[120]}]}"#
+        r#"{"token":"<end>","logprob":-9999.0,"bytes":null}]}"#
     );
     let answer = || {
         let events = [token("Hi", b"Hi", -0.5), token("", &[195], -1.5), text("!")];

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::node::handle::{
     Delta, EVENTS_MAX, Generation, GenerationEvent, Handle, Likelihood, Readiness, ServedModel,
-    Serving, Submission, SubmitError, TokenLikelihood,
+    Serving, Submission, SubmitError, TokenLikelihood, TokenText,
 };
 
 /// Longer than anything here takes; a test that waits so long has failed.
@@ -96,8 +96,9 @@ fn text(text: &str) -> GenerationEvent {
 
 /// A token with its text, and likelihoods of it and of another.
 fn token(text: &str, bytes: &[u8], logprob: f32) -> GenerationEvent {
-    let drawn = Likelihood { bytes: bytes.to_vec(), logprob };
-    let other = Likelihood { bytes: vec![b'x'], logprob: f32::NEG_INFINITY };
+    let drawn = Likelihood { token: TokenText::Bytes(bytes.to_vec()), logprob };
+    let special = TokenText::Special("<end>".to_owned());
+    let other = Likelihood { token: special, logprob: f32::NEG_INFINITY };
     let tokens = vec![TokenLikelihood { top: vec![drawn.clone(), other], drawn }];
     GenerationEvent::Delta(Delta { text: text.to_owned(), tokens })
 }
