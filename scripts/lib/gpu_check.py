@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--parity", type=Path)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--mlx-lm", help="a python3 that has mlx_lm")
+    parser.add_argument("--gpus", type=int, default=len(gpus()), help="how many of them to use")
     parser.add_argument("--out", type=Path, required=True)
     run = Run(parser.parse_args())
     for part in run.args.parts:
@@ -68,10 +69,11 @@ class Run:
 
 
 class Cluster:
-    """Nodes on loopback, all on this machine's GPU, and a model served over them."""
+    """Nodes on loopback, each on the machine's next GPU (where it has one, all on that), and a model served over them."""
 
     def __init__(self, run: Run, model: Path, ranks: int, more: list[str] = []):
         self.daisy, self.processes = run.args.daisy, []
+        self.gpus = run.args.gpus
         self.work = Path(tempfile.mkdtemp(prefix="daisy-gpu."))
         self.log = run.args.out / "daisy.log"
         try:
@@ -109,7 +111,10 @@ class Cluster:
         return self.processes[-1]
 
     def env(self, home: Path) -> dict:
-        return os.environ | {"DAISY_HOME": str(home), "XDG_RUNTIME_DIR": ""}
+        own = {"DAISY_HOME": str(home), "XDG_RUNTIME_DIR": ""}
+        if self.gpus > 1:
+            own["CUDA_VISIBLE_DEVICES"] = str(int(home.name.removeprefix("node")) % self.gpus)
+        return os.environ | own
 
     def ask(self, content: str, tokens: int, **more) -> dict:
         body = {
@@ -236,10 +241,17 @@ class MlxLm:
         self.log.close()
 
 
+def gpus() -> list[str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
+    except FileNotFoundError:
+        return []
+
+
 def machine(run: Run) -> None:
     run.row("processor", is_=f"{os.cpu_count()} cores", load=os.getloadavg()[0])
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    for line in subprocess.run(query, capture_output=True, text=True).stdout.splitlines():
+    for line in gpus()[: run.args.gpus]:
         run.row("gpu", is_=line)
 
 
@@ -373,22 +385,15 @@ def parity(run: Run) -> None:
 
 
 def profile(run: Run) -> None:
-    """Where a token's time goes in one rank, with several ways of batching work for the device."""
-    usual = {"MLX_CUDA_USE_CUDNN_SDPA": "0"}
-    for name, env in {
-        "as ranks run": usual,
-        "larger graphs": usual | {"MLX_MAX_OPS_PER_BUFFER": "2000", "MLX_MAX_MB_PER_BUFFER": "100000"},
-        "smaller graphs": usual | {"MLX_MAX_OPS_PER_BUFFER": "10"},
-        "without graphs": usual | {"MLX_USE_CUDA_GRAPHS": "0"},
-    }.items():
-        done = subprocess.run(
-            [run.args.profile, "--ignored", "--nocapture"],
-            env=os.environ | env | {"DAISY_PROFILE_MODEL": str(run.args.large)},
-            capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        lines = [line.split("PROFILE", 1)[1] for line in done.stdout.splitlines() if "PROFILE" in line]
-        extra = {} if lines else {"error": (done.stdout + done.stderr)[-600:]}
-        run.row(f"a token's time, {name}", lines=lines, **extra)
+    """Where a token's time goes in one rank."""
+    done = subprocess.run(
+        [run.args.profile, "--ignored", "--nocapture"],
+        env=os.environ | {"MLX_CUDA_USE_CUDNN_SDPA": "0", "DAISY_PROFILE_MODEL": str(run.args.large)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    lines = [line.split("PROFILE ", 1)[1] for line in done.stdout.splitlines() if "PROFILE " in line]
+    extra = {} if lines else {"error": (done.stdout + done.stderr)[-600:]}
+    run.row("a token's time", lines=lines, **extra)
 
 
 PARTS = {

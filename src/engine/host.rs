@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use daisy_proto::{Dtype, Hidden, Logprobs, Row};
 use mlx_rs::{Array, transforms};
 
+use super::carried::{Carried, OnDevice};
 use super::error::EngineError;
 use super::ffi;
 use super::logprobs::Computed;
@@ -43,6 +44,10 @@ impl Submissions {
 }
 
 impl Submitted {
+    pub(super) const fn array(&self) -> &Array {
+        &self.0
+    }
+
     #[cfg(test)]
     pub(super) fn is_available(&self) -> bool {
         ffi::is_available(&self.0)
@@ -55,7 +60,8 @@ pub struct Sampled {
     pub(super) tokens: Option<Submitted>,
     /// In the order of the draws; submitted with the tokens.
     pub(super) logprobs: Vec<Option<Computed>>,
-    pub(super) advanced: Option<Submitted>,
+    /// With the number of its rows.
+    pub(super) advanced: Option<(Submitted, u32)>,
     pub(super) dtype: Dtype,
     pub(super) width: u32,
 }
@@ -77,11 +83,13 @@ impl Sampled {
         self.logprobs.iter().map(|row| row.as_ref().map(Computed::read).transpose()).collect()
     }
 
-    /// The hidden state of each draw with `advance`, in their order. Waits for it.
-    pub fn hidden(self) -> Result<Hidden, EngineError> {
-        match &self.advanced {
-            None => Ok(Hidden::empty(self.dtype, self.width)),
-            Some(advanced) => all_rows(advanced, self.dtype, self.width),
+    /// The hidden state of each draw with `advance`, in their order. Waits for nothing.
+    pub fn advanced(self) -> Carried {
+        match self.advanced {
+            None => Hidden::empty(self.dtype, self.width).into(),
+            Some((rows, count)) => {
+                Carried::Device(OnDevice::new(rows, self.dtype, count, self.width))
+            }
         }
     }
 }
@@ -91,7 +99,7 @@ impl fmt::Debug for Sampled {
         let Self { tokens, logprobs: _, advanced, dtype, width } = self;
         f.debug_struct("Sampled")
             .field("tokens", &tokens.as_ref().map(|tokens| tokens.0.shape()))
-            .field("advanced", &advanced.as_ref().map(|advanced| advanced.0.shape()))
+            .field("advanced", &advanced.as_ref().map(|(_, rows)| rows))
             .field("dtype", dtype)
             .field("width", width)
             .finish_non_exhaustive()

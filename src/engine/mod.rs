@@ -1,8 +1,8 @@
 //! MLX: a shard of a model, from its weights to hidden states and tokens.
 //!
 //! The engine takes host bytes and gives host bytes; it knows neither peers nor text, and an array
-//! never leaves the thread that made the engine. Each call is a step and one submission to the
-//! device, in which nothing waits for the host; sampling submits its tokens early, on their own. A
+//! never leaves the thread that made the engine. Each call is a step, handed to the device without
+//! a wait: as one submission, on a GPU in pieces; sampling submits its tokens early, on their own. A
 //! split changes nothing of the arithmetic: every rank computes all positions of a step, and only
 //! the bytes that leave the last one are cut down to the positions that were asked for.
 //!
@@ -10,6 +10,7 @@
 //! and `sample`. `ffi` holds every `unsafe`.
 
 mod cache;
+mod carried;
 mod draw;
 mod error;
 mod families;
@@ -41,6 +42,7 @@ use layers::{Embedding, Linear, RmsNorm, Span};
 use logprobs::Computed;
 use weights::Weights;
 
+pub use carried::{Carried, OnDevice};
 pub use draw::Draw;
 pub use error::EngineError;
 pub use ffi::{blas_name, exit_now};
@@ -79,6 +81,9 @@ pub struct Engine {
     caches: Caches,
     resident_bytes: u64,
     submissions: Submissions,
+    /// Whether an idle device gets a step in pieces. On a CPU that gains nothing: its queue is short,
+    /// and whoever hands over a step waits for most of it.
+    in_pieces: bool,
     /// MLX's streams belong to their thread.
     not_send: PhantomData<*const ()>,
 }
@@ -143,6 +148,7 @@ impl Engine {
             head,
             resident_bytes,
             submissions: Submissions::default(),
+            in_pieces: on_gpu,
             not_send: PhantomData,
         })
     }
@@ -184,7 +190,7 @@ impl Engine {
         }
         let spans = self.admit(rows)?;
         let ids = Array::from_slice(tokens, &[size(tokens.len() as u64)?]);
-        let output = self.run(self.embed(&ids)?, &spans)?;
+        let output = self.run(self.embed(&ids)?, &spans, true)?;
         self.finish(output, rows)
     }
 
@@ -199,15 +205,22 @@ impl Engine {
         let spans = self.admit(rows)?;
         let input = array_of(&hidden, self.dtype)?;
         drop(hidden);
-        let output = self.run(input, &spans)?;
+        let output = self.run(input, &spans, true)?;
         self.finish(output, rows)
     }
 
     /// Rank 0: draws a token from each row of `hidden` and runs those with `advance` through the
     /// embedding and the layers. All of it is handed to the device; nothing is waited for.
-    pub fn sample(&mut self, hidden: Hidden, draws: &[Draw<'_>]) -> Result<Sampled, EngineError> {
-        same_count("draws of a hidden state", u64::from(hidden.tokens), draws.len() as u64)?;
-        self.check_hidden(&hidden)?;
+    pub fn sample(
+        &mut self,
+        hidden: impl Into<Carried>,
+        draws: &[Draw<'_>],
+    ) -> Result<Sampled, EngineError> {
+        let hidden = hidden.into();
+        // Rows that stayed on the device may still be computed there.
+        let idle = matches!(hidden, Carried::Bytes(_));
+        same_count("draws of a hidden state", u64::from(hidden.tokens()), draws.len() as u64)?;
+        self.check_carried(&hidden)?;
         draws.iter().try_for_each(|draw| draw.check(self.config.vocab))?;
         let mut sampled = Sampled::nothing(self.dtype, self.width());
         if draws.is_empty() {
@@ -227,9 +240,11 @@ impl Engine {
         let likelihoods = sampled.logprobs.iter().flatten().flat_map(Computed::arrays);
         sampled.tokens = Some(self.submissions.submit(tokens.clone(), likelihoods)?);
         if !rows.is_empty() {
-            let advanced = self.run(self.embed(&going_on(&tokens, draws)?)?, &spans)?;
+            let advanced = self.run(self.embed(&going_on(&tokens, draws)?)?, &spans, idle)?;
             let beside = self.caches.updated(&rows);
-            sampled.advanced = Some(self.submissions.submit(advanced, beside)?);
+            let count =
+                u32::try_from(rows.len()).map_err(|_| EngineError::Internal("too many rows"))?;
+            sampled.advanced = Some((self.submissions.submit(advanced, beside)?, count));
         }
         Ok(sampled)
     }
@@ -240,7 +255,7 @@ impl Engine {
         if hidden.tokens == 0 {
             return Ok(Vec::new());
         }
-        let logits = self.head_logits(hidden)?.as_dtype(mlx_rs::Dtype::Float32)?;
+        let logits = self.head_logits(hidden.into())?.as_dtype(mlx_rs::Dtype::Float32)?;
         values(&self.submissions.submit(logits, iter::empty())?)
     }
 
@@ -256,8 +271,8 @@ impl Engine {
         self.caches.length(seq)
     }
 
-    /// Evaluations handed to the device so far: one for each step, and one more where it sampled
-    /// and went on, for the early tokens. Loading is not counted.
+    /// Evaluations handed to the device so far: one for each step (on a GPU one for each piece of it),
+    /// and one more where it sampled and went on, for the early tokens. Loading is not counted.
     pub const fn submissions(&self) -> u64 {
         self.submissions.count()
     }
@@ -303,9 +318,9 @@ impl Engine {
     }
 
     /// The logits of each row, lazily, in the compute type.
-    fn head_logits(&self, hidden: Hidden) -> Result<Array, EngineError> {
+    fn head_logits(&self, hidden: Carried) -> Result<Array, EngineError> {
         let head = self.head.as_ref().ok_or(EngineError::NotThisShard("no head"))?;
-        let rows = array_of(&hidden, self.dtype)?;
+        let rows = hidden.array(self.dtype)?;
         drop(hidden);
         head.forward(&rows, self.embedding.as_ref())
     }
@@ -315,12 +330,19 @@ impl Engine {
         embedding.forward(tokens)
     }
 
-    fn run(&mut self, input: Array, spans: &[Span]) -> Result<Array, EngineError> {
+    /// The rows' input through the layers. A device that is `idle` starts on the first of them while
+    /// the host still builds the others.
+    fn run(&mut self, input: Array, spans: &[Span], idle: bool) -> Result<Array, EngineError> {
         let mut step = StepContext { spans, caches: &mut self.caches, layer: 0 };
         let mut x = input;
+        let last = self.blocks.len().saturating_sub(1);
         for (layer, block) in self.blocks.iter().enumerate() {
             step.layer = layer;
             x = block.forward(&x, &mut step)?;
+            if idle && self.in_pieces && layer % PIECE_LAYERS == PIECE_LAYERS - 1 && layer < last {
+                // What the layers wrote to their caches is computed with it.
+                self.submissions.submit(x.clone(), iter::empty())?;
+            }
         }
         Ok(x)
     }
@@ -336,9 +358,16 @@ impl Engine {
         }
     }
 
+    fn check_carried(&self, hidden: &Carried) -> Result<(), EngineError> {
+        match hidden {
+            Carried::Bytes(hidden) => self.check_hidden(hidden),
+            Carried::Device(_) => same_count(WIDTH, self.width().into(), hidden.width().into()),
+        }
+    }
+
     fn check_hidden(&self, hidden: &Hidden) -> Result<(), EngineError> {
         let width = u64::from(self.width());
-        same_count("width of a hidden state", width, u64::from(hidden.width))?;
+        same_count(WIDTH, width, u64::from(hidden.width))?;
         let bytes = u64::from(hidden.tokens) * width * hidden.dtype.size_bytes() as u64;
         same_count("bytes of a hidden state", bytes, hidden.data.len() as u64)
     }
@@ -441,5 +470,9 @@ fn active() -> Result<u64, EngineError> {
     Ok(memory::active_memory()? as u64)
 }
 
+/// Layers of a piece. A GPU that is given so few at once is never idle while the host builds the
+/// next ones; each piece costs it a few microseconds.
+const PIECE_LAYERS: usize = 2;
+const WIDTH: &str = "width of a hidden state";
 /// What MLX may keep of freed buffers for reuse; part of a node's reserve.
 const CACHE_BYTES_MAX: usize = 256 << 20;

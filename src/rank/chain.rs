@@ -6,13 +6,13 @@
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use daisy_proto::local::{FromRank, RankStart, ToRank};
 use daisy_proto::{CloseReason, Hidden, PipelineId, Rank, Row, Step};
 
 use super::edges::{Edges, ring};
 use super::{Event, RankError};
-use crate::engine::{Draw, Engine};
+use crate::engine::{Carried, Draw, Engine};
 use crate::ipc::BlockingWriter;
 use crate::net::{EdgeEvent, Inbox};
 use crate::schedule::{Drawn, Output, Pick, Scheduler};
@@ -160,37 +160,37 @@ impl<'a> Chain<'a> {
     fn step(&mut self, step: Step, payload: Bytes) -> Result<(), RankError> {
         let hidden = Hidden::new(step.dtype, step.tokens, step.width, payload)?;
         if self.rank.0 == 0 {
-            return self.returned(step.number, hidden);
+            return self.returned(step.number, hidden.into());
         }
         self.engine.release(&step.release);
         let out =
             if step.rows.is_empty() { hidden } else { self.engine.forward(&step.rows, hidden)? };
         let step = Step { dtype: out.dtype, tokens: out.tokens, width: out.width, ..step };
-        self.pass_on(step, out);
-        Ok(())
+        self.pass_on(step, out.into())
     }
 
     /// Rank 0: work that needs no event. Says whether there was any.
     fn work(&mut self) -> Result<bool, RankError> {
         let mut worked = false;
-        if let Some((step, payload)) = self.edges.looped() {
-            self.step(step, payload)?;
+        if let Some((step, hidden)) = self.edges.looped() {
+            self.returned(step.number, hidden)?;
             worked = true;
         }
         if let Some(chunk) = self.scheduler.next_chunk(self.now()) {
             let hidden = self.engine.embed_forward(&chunk.rows, &chunk.tokens)?;
-            self.send(chunk.rows, hidden);
+            self.send(chunk.rows, hidden.into())?;
             worked = true;
         }
         if !worked && self.scheduler.owes_release() {
-            self.send(Vec::new(), Hidden::empty(self.engine.dtype(), self.engine.width()));
+            let nothing = Hidden::empty(self.engine.dtype(), self.engine.width());
+            self.send(Vec::new(), nothing.into())?;
             worked = true;
         }
         Ok(worked)
     }
 
     /// Rank 0: a step came round. Draws its tokens and starts the next step of the same sequences.
-    fn returned(&mut self, number: u64, hidden: Hidden) -> Result<(), RankError> {
+    fn returned(&mut self, number: u64, hidden: Carried) -> Result<(), RankError> {
         let picks = self.scheduler.returned(number)?;
         let wanted: Vec<bool> = picks.iter().map(Option::is_some).collect();
         let picks: Vec<Pick> = picks.into_iter().flatten().collect();
@@ -198,26 +198,26 @@ impl<'a> Chain<'a> {
             return Ok(());
         }
         let wishes: Vec<Draw<'_>> = picks.iter().map(|pick| draw(pick, &self.scheduler)).collect();
-        let sampled = self.engine.sample(keep_rows(hidden, &wanted), &wishes)?;
+        let sampled = self.engine.sample(hidden.keep(&wanted), &wishes)?;
         let (tokens, logprobs) = (sampled.tokens()?, sampled.logprobs()?);
         let drawn = picks.iter().zip(tokens).zip(logprobs);
         let drawn = drawn.map(|((pick, token), logprobs)| Drawn { pick: *pick, token, logprobs });
         let (outputs, rows) = self.scheduler.drawn(self.origin.elapsed(), drawn.collect());
         // The tokens go out while the next step's hidden state is still being computed.
         tell(self.node, outputs)?;
-        let ahead = sampled.hidden()?;
+        let ahead = sampled.advanced();
         if !rows.is_empty() {
             let going_on: Vec<bool> = picks
                 .iter()
                 .filter(|pick| pick.advance)
                 .map(|pick| rows.iter().any(|row| row.seq == pick.seq))
                 .collect();
-            self.send(rows, keep_rows(ahead, &going_on));
+            self.send(rows, ahead.keep(&going_on))?;
         }
         Ok(())
     }
 
-    fn send(&mut self, rows: Vec<Row>, hidden: Hidden) {
+    fn send(&mut self, rows: Vec<Row>, hidden: Carried) -> Result<(), RankError> {
         let (number, release) = self.scheduler.sent(rows.clone());
         self.engine.release(&release);
         let step = Step {
@@ -225,16 +225,17 @@ impl<'a> Chain<'a> {
             number,
             rows,
             release,
-            dtype: hidden.dtype,
-            tokens: hidden.tokens,
-            width: hidden.width,
+            dtype: hidden.dtype(),
+            tokens: hidden.tokens(),
+            width: hidden.width(),
         };
-        self.pass_on(step, hidden);
+        self.pass_on(step, hidden)
     }
 
     /// A closed edge has left its last event in the queue, which says more than this could.
-    fn pass_on(&mut self, step: Step, hidden: Hidden) {
-        self.cut |= self.edges.send(step, hidden).is_err();
+    fn pass_on(&mut self, step: Step, hidden: Carried) -> Result<(), RankError> {
+        self.cut |= !self.edges.send(step, hidden)?;
+        Ok(())
     }
 
     fn tell(&mut self, outputs: Vec<Output>) -> Result<(), RankError> {
@@ -266,29 +267,12 @@ fn draw<'a>(pick: &Pick, scheduler: &'a Scheduler) -> Draw<'a> {
     Draw { seq, position, sampling, past, bias, logprobs, advance }
 }
 
-/// The rows of `hidden` that `keep` marks. Without a row to leave out nothing is copied.
-fn keep_rows(hidden: Hidden, keep: &[bool]) -> Hidden {
-    if keep.iter().all(|kept| *kept) {
-        return hidden;
-    }
-    let row_bytes = hidden.width as usize * hidden.dtype.size_bytes();
-    let mut data = BytesMut::new();
-    let mut tokens = 0;
-    for (row, kept) in hidden.data.chunks(row_bytes).zip(keep) {
-        if *kept {
-            data.extend_from_slice(row);
-            tokens += 1;
-        }
-    }
-    Hidden { tokens, data: data.freeze(), ..hidden }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::Path;
 
-    use daisy_proto::{Dtype, LayerRange, Shard};
+    use daisy_proto::{LayerRange, Shard};
 
     use super::*;
     use crate::engine::LoadRequest;
@@ -326,14 +310,5 @@ mod tests {
         let silent = EdgeEvent::Failed { message: "nothing was heard".to_owned() };
         let error = chain.edge(Rank(1), silent).expect_err("nobody else can tell");
         assert!(matches!(error, RankError::Edge { neighbour: Rank(1), .. }), "{error:?}");
-    }
-
-    #[test]
-    fn rows_that_ended_are_left_out() {
-        let data = Bytes::from_static(&[1, 1, 2, 2, 3, 3]);
-        let hidden = Hidden::new(Dtype::F16, 3, 1, data).expect("fits");
-        assert_eq!(keep_rows(hidden.clone(), &[true; 3]), hidden);
-        let kept = keep_rows(hidden, &[true, false, true]);
-        assert_eq!((kept.tokens, &kept.data[..]), (2, &[1, 1, 3, 3][..]));
     }
 }

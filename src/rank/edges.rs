@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use bytes::Bytes;
 use daisy_proto::control::RankKey;
 use daisy_proto::local::RankStart;
-use daisy_proto::{CloseReason, Hidden, Rank, Step};
+use daisy_proto::{CloseReason, Rank, Step};
 
 use super::Event;
+use crate::engine::{Carried, EngineError};
 use crate::net::{
-    EdgeClosed, EdgeConfig, EdgeListener, IncomingEdge, KeyPair, OutgoingEdge, Post, Reactor, edge,
+    EdgeConfig, EdgeListener, IncomingEdge, KeyPair, OutgoingEdge, Post, Reactor, edge,
 };
 
 /// Who stands beside this rank.
@@ -31,7 +31,7 @@ pub(crate) enum Edges {
         outgoing: OutgoingEdge,
     },
     /// World size 1: the next rank is this one.
-    Loop(VecDeque<(Step, Bytes)>),
+    Loop(VecDeque<(Step, Carried)>),
 }
 
 impl Edges {
@@ -87,18 +87,21 @@ impl Edges {
         }
     }
 
-    pub(crate) fn send(&mut self, step: Step, hidden: Hidden) -> Result<(), EdgeClosed> {
+    /// Says whether the frame went on its way. Bytes for another rank are waited for.
+    pub(crate) fn send(&mut self, step: Step, hidden: Carried) -> Result<bool, EngineError> {
         match self {
-            Self::Ring { outgoing, .. } => outgoing.send(step, hidden.data),
+            Self::Ring { outgoing, .. } => {
+                Ok(outgoing.send(step, hidden.into_bytes()?.data).is_ok())
+            }
             Self::Loop(frames) => {
-                frames.push_back((step, hidden.data));
-                Ok(())
+                frames.push_back((step, hidden));
+                Ok(true)
             }
         }
     }
 
     /// The next frame that turned round in this process.
-    pub(crate) fn looped(&mut self) -> Option<(Step, Bytes)> {
+    pub(crate) fn looped(&mut self) -> Option<(Step, Carried)> {
         match self {
             Self::Ring { .. } => None,
             Self::Loop(frames) => frames.pop_front(),

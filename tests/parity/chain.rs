@@ -114,7 +114,7 @@ impl Chain {
             let draw = Draw::new(seq, position, sampling);
             let sampled = self.ranks[0].sample(hidden, &[draw]).expect("rank 0 samples");
             decoded.tokens.extend(sampled.tokens().expect("a token"));
-            let first = sampled.hidden().expect("the token went on through rank 0");
+            let first = sampled.advanced().into_bytes().expect("the token went on through rank 0");
             hidden = self.pass_on(&[Row { seq, first: position, count: 1, logits: true }], first);
             decoded.logits.push(self.logits(&hidden));
         }

@@ -69,7 +69,7 @@ impl Tiny {
                 Tolerance { logit: 2e-2, kl: f64::INFINITY, same_best: false }
             }
             Dtype::Bf16 if !same_sums => {
-                Tolerance { logit: 0.15, kl: f64::INFINITY, same_best: false }
+                Tolerance { logit: 0.2, kl: f64::INFINITY, same_best: false }
             }
             _ => {
                 let same_best = dtype == Dtype::F32;

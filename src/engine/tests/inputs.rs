@@ -82,7 +82,7 @@ fn hidden_states_that_do_not_fit_are_refused() {
     assert!(error.contains("draws of a hidden state"), "{error}");
     let nothing = engine.sample(Hidden::empty(Dtype::F32, 64), &[]).expect("nothing to draw");
     assert_eq!(nothing.tokens().expect("no tokens"), [0_u32; 0]);
-    assert_eq!(nothing.hidden().expect("no hidden state").tokens, 0);
+    assert_eq!(nothing.advanced().tokens(), 0);
 }
 
 fn engine_sample(engine: &mut Engine, hidden: &Hidden, draw: Draw<'_>) -> Result<Vec<u32>, String> {

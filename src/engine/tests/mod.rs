@@ -41,7 +41,7 @@ impl Chain {
     fn decode(&mut self, hidden: Hidden, draws: &[Draw<'_>]) -> (Vec<u32>, Hidden) {
         let sampled = self.ranks[0].sample(hidden, draws).expect("valid draws");
         let tokens = sampled.tokens().expect("tokens");
-        let hidden = sampled.hidden().expect("a hidden state");
+        let hidden = sampled.advanced().into_bytes().expect("a hidden state");
         let rows: Vec<Row> = draws
             .iter()
             .filter(|draw| draw.advance)

@@ -1,6 +1,7 @@
 //! A split changes nothing: every cut gives the same bits. Nor do chunks and batches, on the
 //! reference BLAS.
 
+use super::super::Carried;
 use super::checkpoint::{Checkpoint, LAYERS, styles};
 use super::*;
 
@@ -181,4 +182,42 @@ fn each_step_is_one_submission_per_rank_and_tokens_one_more() {
     // The last token goes nowhere: only the tokens are computed.
     chain.decode(hidden, &[Draw { advance: false, ..draw(1, 8) }]);
     assert_eq!(counts(&chain), [9, 4, 4]);
+}
+
+#[test]
+fn neither_pieces_nor_rows_that_stay_on_the_device_change_a_bit() {
+    let checkpoint = Checkpoint::write(&styles()[0].1);
+    let answer = |in_pieces: bool, on_device: bool| {
+        let mut engine = Chain::load(&checkpoint, &[LAYERS], None).ranks.remove(0);
+        engine.in_pieces = in_pieces;
+        let rows = [row(1, 0, 7), row(2, 0, 3)];
+        let mut hidden = Carried::from(engine.embed_forward(&rows, &prompt(10, 1)).expect("rows"));
+        let mut tokens = Vec::new();
+        for step in 0..6 {
+            // One of the two ends, after its row went on.
+            let draws = [draw(1, 7 + step), draw(2, 3 + step)];
+            let draws = if step < 3 { &draws[..] } else { &draws[..1] };
+            let sampled = engine.sample(hidden, draws).expect("draws");
+            tokens.extend(sampled.tokens().expect("tokens"));
+            hidden = sampled.advanced();
+            if step == 2 {
+                hidden = hidden.keep(&[true, false]);
+            }
+            if !on_device {
+                hidden = hidden.into_bytes().expect("rows").into();
+            }
+        }
+        let submissions = engine.submissions();
+        let last = hidden.into_bytes().expect("rows");
+        (tokens, bits(&engine.logits(last).expect("logits")), submissions)
+    };
+    let (tokens, logits, submissions) = answer(false, false);
+    assert_eq!(submissions, 1 + 2 * 6);
+    // Four layers are two pieces, while the device has nothing else to do.
+    for (in_pieces, on_device, submissions) in
+        [(true, false, 2 + 3 * 6), (false, true, 1 + 2 * 6), (true, true, 2 + 3 + 2 * 5)]
+    {
+        let expected = (tokens.clone(), logits.clone(), submissions);
+        assert_eq!(answer(in_pieces, on_device), expected, "{in_pieces} {on_device}");
+    }
 }
