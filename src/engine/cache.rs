@@ -1,10 +1,13 @@
-//! Keys and values of the sequences that run: preallocated, written in place, trimmed by position.
+//! What the sequences that run have of the positions before: keys and values, or recurrent states.
 //!
-//! Each layer of a sequence has one array of keys and one of values, `[1, kv heads, capacity, head
+//! A layer of attention has one array of keys and one of values, `[1, kv heads, capacity, head
 //! dim]`, of which the first `length` positions count. A step writes its positions into them;
 //! MLX does that without a copy as long as nothing else holds the old array, which is why the
 //! cache gives its handle away before each update and why readers get views that die with the step.
 //! Trimming only moves the length: what lies behind is overwritten later.
+//!
+//! A gated delta net has a state of the last position alone: such a sequence goes on or starts anew,
+//! but cannot go back. That holds on every rank of a model that has such layers, whatever it holds.
 
 use std::collections::HashMap;
 
@@ -16,59 +19,109 @@ use super::ffi;
 
 /// The caches of all sequences of one rank.
 pub(super) struct Caches {
-    shape: CacheShape,
-    layers: usize,
+    layers: Vec<LayerShape>,
+    /// Whether some layer of the model, here or elsewhere, has a recurrent state.
+    recurrent: bool,
     sequences: HashMap<SeqId, SequenceCache>,
 }
 
-/// What all layers have in common.
+/// What a layer keeps.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CacheShape {
+pub(super) enum LayerShape {
+    KeysValues(KeysValuesShape),
+    Recurrent,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeysValuesShape {
     pub(super) kv_heads: i32,
     pub(super) head_dim: i32,
     pub(super) dtype: Dtype,
 }
 
-#[derive(Default)]
 struct SequenceCache {
     length: u32,
     layers: Vec<LayerCache>,
 }
 
+enum LayerCache {
+    KeysValues(KeysValues),
+    Recurrent(Recurrent),
+}
+
 /// One layer's keys and values of one sequence; empty until its first step.
-#[derive(Default)]
-pub(super) struct LayerCache {
+pub(super) struct KeysValues {
+    shape: KeysValuesShape,
     arrays: Option<[Array; 2]>,
     capacity: i32,
 }
 
+/// One gated delta net's state of one sequence: what its convolution still sees, and its matrices.
+/// None before the first position.
+pub(super) struct Recurrent {
+    pub(super) arrays: Option<[Array; 2]>,
+}
+
 impl Caches {
-    pub(super) fn new(shape: CacheShape, layers: usize) -> Self {
-        Self { shape, layers, sequences: HashMap::new() }
+    pub(super) fn new(layers: Vec<LayerShape>, recurrent: bool) -> Self {
+        Self { layers, recurrent, sequences: HashMap::new() }
     }
 
     /// Whether `row` continues what is cached; changes nothing.
     pub(super) fn check(&self, row: &Row) -> Result<(), EngineError> {
-        let cached = self.length(row.seq);
-        if row.first > cached {
-            return Err(EngineError::Gap { seq: row.seq, first: row.first, cached });
+        let Row { seq, first, .. } = *row;
+        let cached = self.length(seq);
+        if first > cached {
+            return Err(EngineError::Gap { seq, first, cached });
+        }
+        if self.recurrent && first != 0 && first != cached {
+            return Err(EngineError::Rewind { seq, first, cached });
         }
         Ok(())
     }
 
-    /// Trims to `row.first` and counts the row's positions in; its keys and values follow by layer.
+    /// Trims to `row.first` and counts the row's positions in; what they keep follows by layer.
     pub(super) fn begin(&mut self, row: &Row) {
-        let layers = self.layers;
-        let sequence = self.sequences.entry(row.seq).or_default();
-        sequence.layers.resize_with(layers, LayerCache::default);
+        let layers = &self.layers;
+        let sequence = self.sequences.entry(row.seq).or_insert_with(|| SequenceCache {
+            length: 0,
+            layers: layers.iter().map(LayerCache::new).collect(),
+        });
+        if row.first == 0 {
+            for layer in &mut sequence.layers {
+                if let LayerCache::Recurrent(recurrent) = layer {
+                    recurrent.arrays = None;
+                }
+            }
+        }
         sequence.length = row.first + row.count;
     }
 
-    pub(super) fn layer(
+    pub(super) fn keys_values(
         &mut self,
         seq: SeqId,
         layer: usize,
-    ) -> Result<&mut LayerCache, EngineError> {
+    ) -> Result<&mut KeysValues, EngineError> {
+        match self.layer(seq, layer)? {
+            LayerCache::KeysValues(cached) => Ok(cached),
+            LayerCache::Recurrent(_) => Err(EngineError::Internal("attention without its cache")),
+        }
+    }
+
+    pub(super) fn recurrent(
+        &mut self,
+        seq: SeqId,
+        layer: usize,
+    ) -> Result<&mut Recurrent, EngineError> {
+        match self.layer(seq, layer)? {
+            LayerCache::Recurrent(cached) => Ok(cached),
+            LayerCache::KeysValues(_) => {
+                Err(EngineError::Internal("a delta net without its state"))
+            }
+        }
+    }
+
+    fn layer(&mut self, seq: SeqId, layer: usize) -> Result<&mut LayerCache, EngineError> {
         let sequence = self.sequences.get_mut(&seq).and_then(|found| found.layers.get_mut(layer));
         sequence.ok_or(EngineError::Internal("a row's sequence has no cache"))
     }
@@ -78,7 +131,7 @@ impl Caches {
         rows.iter()
             .filter_map(|row| self.sequences.get(&row.seq))
             .flat_map(|sequence| &sequence.layers)
-            .filter_map(|layer| layer.arrays.as_ref())
+            .filter_map(LayerCache::arrays)
             .flatten()
     }
 
@@ -90,34 +143,47 @@ impl Caches {
         self.sequences.remove(&seq);
     }
 
-    pub(super) const fn shape(&self) -> CacheShape {
-        self.shape
-    }
-
     /// Pretends that `seq` has so many positions, all zero.
     #[cfg(test)]
     pub(super) fn fill(&mut self, seq: SeqId, length: u32) -> Result<(), EngineError> {
         self.begin(&Row { seq, first: 0, count: length, logits: false });
-        let (shape, layers) = (self.shape, self.layers);
-        for layer in 0..layers {
-            self.layer(seq, layer)?.reserve(shape, 0, length.cast_signed())?;
+        for layer in 0..self.layers.len() {
+            self.keys_values(seq, layer)?.reserve(0, length.cast_signed())?;
         }
         Ok(())
     }
 }
 
 impl LayerCache {
+    const fn new(shape: &LayerShape) -> Self {
+        match *shape {
+            LayerShape::KeysValues(shape) => {
+                Self::KeysValues(KeysValues { shape, arrays: None, capacity: 0 })
+            }
+            LayerShape::Recurrent => Self::Recurrent(Recurrent { arrays: None }),
+        }
+    }
+
+    const fn arrays(&self) -> Option<&[Array; 2]> {
+        match self {
+            Self::KeysValues(cached) => cached.arrays.as_ref(),
+            Self::Recurrent(cached) => cached.arrays.as_ref(),
+        }
+    }
+}
+
+impl KeysValues {
     /// Writes `keys` and `values`, both `[1, kv heads, n, head dim]`, at position `first` and gives
     /// views of all positions up to their end.
     pub(super) fn update(
         &mut self,
-        shape: CacheShape,
         first: i32,
         keys: &Array,
         values: &Array,
     ) -> Result<[Array; 2], EngineError> {
         let end = first + keys.dim(2);
-        self.reserve(shape, first, end)?;
+        let shape = self.shape;
+        self.reserve(first, end)?;
         let Some([old_keys, old_values]) = self.arrays.take() else {
             return Err(EngineError::Internal("a reserved cache is empty"));
         };
@@ -131,7 +197,8 @@ impl LayerCache {
     }
 
     /// Makes room for positions up to `end`, keeping the first `kept`.
-    fn reserve(&mut self, shape: CacheShape, kept: i32, end: i32) -> Result<(), EngineError> {
+    fn reserve(&mut self, kept: i32, end: i32) -> Result<(), EngineError> {
+        let shape = self.shape;
         if self.arrays.is_some() && end <= self.capacity {
             return Ok(());
         }

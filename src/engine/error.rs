@@ -26,6 +26,11 @@ pub enum EngineError {
     Count { what: &'static str, expected: u64, got: u64 },
     #[error("sequence {seq} continues at position {first}, but {cached} positions are cached")]
     Gap { seq: SeqId, first: u32, cached: u32 },
+    #[error(
+        "sequence {seq} goes back to position {first} of {cached}; with this model it can only go \
+         on or start anew"
+    )]
+    Rewind { seq: SeqId, first: u32, cached: u32 },
     #[error("sequence {seq} has a row without positions")]
     EmptyRow { seq: SeqId },
     #[error("sequence {seq} reaches position {end}; the model has {max}")]

@@ -78,6 +78,104 @@ pub(super) fn slice_update(
     if status == SUCCESS { Ok(result) } else { Err(Failed("updating an array in place")) }
 }
 
+/// Quantised weights as MLX takes them apart.
+#[derive(Clone, Copy)]
+pub(super) struct Packed<'a> {
+    pub(super) weight: &'a Array,
+    pub(super) scales: &'a Array,
+    /// In affine mode alone.
+    pub(super) biases: Option<&'a Array>,
+    pub(super) group_size: i32,
+    pub(super) bits: i32,
+    /// As MLX names it.
+    pub(super) mode: &'a CStr,
+}
+
+impl Packed<'_> {
+    fn biases(&self) -> mlx_sys::mlx_array {
+        self.biases.map_or(NO_ARRAY, Array::as_ptr)
+    }
+}
+
+/// `x Wᵀ` in any mode of quantisation; mlx-rs knows the affine one.
+pub(super) fn quantized_matmul(x: &Array, packed: &Packed<'_>) -> Result<Array, Failed> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: the handles live through the call, the mode is a C string, and MLX checks shapes,
+    // types, mode and form.
+    let (status, result) = unsafe {
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_quantized_matmul(
+            &raw mut result,
+            x.as_ptr(),
+            packed.weight.as_ptr(),
+            packed.scales.as_ptr(),
+            packed.biases(),
+            true,
+            some(packed.group_size),
+            some(packed.bits),
+            packed.mode.as_ptr(),
+            stream.as_ptr(),
+        );
+        (status, Array::from_ptr(result))
+    };
+    if status == SUCCESS { Ok(result) } else { Err(Failed("multiplying with quantised weights")) }
+}
+
+/// `x Wᵀ` with the matrix of a stack that each of `indices` names, in any mode of quantisation.
+pub(super) fn gather_qmm(
+    x: &Array,
+    packed: &Packed<'_>,
+    indices: &Array,
+    sorted: bool,
+) -> Result<Array, Failed> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: as in `quantized_matmul`; without indices for `x` MLX counts its rows through.
+    let (status, result) = unsafe {
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_gather_qmm(
+            &raw mut result,
+            x.as_ptr(),
+            packed.weight.as_ptr(),
+            packed.scales.as_ptr(),
+            packed.biases(),
+            NO_ARRAY,
+            indices.as_ptr(),
+            true,
+            some(packed.group_size),
+            some(packed.bits),
+            packed.mode.as_ptr(),
+            sorted,
+            stream.as_ptr(),
+        );
+        (status, Array::from_ptr(result))
+    };
+    if status == SUCCESS { Ok(result) } else { Err(Failed("multiplying with quantised experts")) }
+}
+
+/// The floats of quantised weights, in `dtype`.
+pub(super) fn dequantize(packed: &Packed<'_>, dtype: Dtype) -> Result<Array, Failed> {
+    let stream = Stream::thread_local_or_default();
+    let dtype = mlx_sys::mlx_optional_dtype { value: dtype.into(), has_value: true };
+    // SAFETY: as in `quantized_matmul`.
+    let (status, result) = unsafe {
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_dequantize(
+            &raw mut result,
+            packed.weight.as_ptr(),
+            packed.scales.as_ptr(),
+            packed.biases(),
+            some(packed.group_size),
+            some(packed.bits),
+            packed.mode.as_ptr(),
+            NO_ARRAY,
+            dtype,
+            stream.as_ptr(),
+        );
+        (status, Array::from_ptr(result))
+    };
+    if status == SUCCESS { Ok(result) } else { Err(Failed("unpacking quantised weights")) }
+}
+
 /// A row-major array of `dtype` (a float type) from little-endian bytes, copied.
 pub(super) fn array_from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array, Failed> {
     let failed = Failed("making an array from bytes");
@@ -136,6 +234,15 @@ pub(super) fn is_available(array: &Array) -> bool {
     // SAFETY: the handle is valid; MLX only reads its state.
     let status = unsafe { mlx_sys::_mlx_array_is_available(&raw mut available, array.as_ptr()) };
     status == SUCCESS && available
+}
+
+/// Waits until this thread's stream has done all, the freeing of what was in between included.
+#[cfg(test)]
+pub(super) fn synchronize() -> Result<(), Failed> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: the handle is valid.
+    let status = unsafe { mlx_sys::mlx_synchronize(stream.as_ptr()) };
+    if status == SUCCESS { Ok(()) } else { Err(Failed("waiting for a stream")) }
 }
 
 /// What the GPU calls itself; none where MLX does not say.
@@ -202,4 +309,10 @@ fn aligned_words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(size_of::<u32>()).map(word).collect()
 }
 
+const fn some(value: i32) -> mlx_sys::mlx_optional_int {
+    mlx_sys::mlx_optional_int { value, has_value: true }
+}
+
+/// What mlx-c takes for an array that is not there.
+const NO_ARRAY: mlx_sys::mlx_array = mlx_sys::mlx_array { ctx: std::ptr::null_mut() };
 const SUCCESS: i32 = 0;

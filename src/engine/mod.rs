@@ -35,7 +35,7 @@ use mlx_rs::{Array, Device, DeviceType, memory};
 
 use crate::model::spec::{EMBEDDING, HEAD, NORM};
 use crate::model::{Expected, ModelConfig, Part, StoredDtype};
-use cache::{CacheShape, Caches};
+use cache::{Caches, KeysValuesShape, LayerShape};
 use families::{Block, StepContext};
 use host::{Submissions, all_rows, array_of, mlx_dtype, size, values, wanted_rows};
 use layers::{Embedding, Linear, RmsNorm, Span};
@@ -132,18 +132,14 @@ impl Engine {
         weights.finish_part()?;
         weights.finish()?;
         let resident_bytes = report(shard.layers.len())?;
-        let shape = CacheShape {
-            kv_heads: config.kv_heads.cast_signed(),
-            head_dim: config.head_dim.cast_signed(),
-            dtype: mlx_dtype(dtype),
-        };
+        let kept = shard.layers.iter().map(|layer| layer_shape(config, layer, dtype)).collect();
         Ok(Self {
             config: config.clone(),
             is_last: *is_last,
             dtype,
             device: device_name(on_gpu),
             embedding,
-            caches: Caches::new(shape, blocks.len()),
+            caches: Caches::new(kept, config.delta.is_some()),
             blocks,
             head,
             resident_bytes,
@@ -259,7 +255,7 @@ impl Engine {
         values(&self.submissions.submit(logits, iter::empty())?)
     }
 
-    /// Frees the keys and values of sequences that ended. Unknown ones are passed over.
+    /// Frees what sequences that ended have cached. Unknown ones are passed over.
     pub fn release(&mut self, seqs: &[SeqId]) {
         for seq in seqs {
             self.caches.release(*seq);
@@ -425,6 +421,18 @@ fn compute_dtype(on_gpu: bool, config: &ModelConfig, expected: &[Expected]) -> D
         _ => None,
     });
     stored.or(config.dtype).unwrap_or(Dtype::Bf16)
+}
+
+/// What layer `layer` of the model keeps of a sequence.
+fn layer_shape(config: &ModelConfig, layer: u32, dtype: Dtype) -> LayerShape {
+    if config.delta_of(layer).is_some() {
+        return LayerShape::Recurrent;
+    }
+    LayerShape::KeysValues(KeysValuesShape {
+        kv_heads: config.kv_heads.cast_signed(),
+        head_dim: config.head_dim.cast_signed(),
+        dtype: mlx_dtype(dtype),
+    })
 }
 
 fn device_name(on_gpu: bool) -> String {

@@ -7,16 +7,11 @@
 use daisy_proto::Dtype;
 use serde_json::Value;
 
+use super::family::{AttentionBias, Family, only_known_options};
 use super::fields::{Fields, shown};
+use super::layers::{Experts, GatedDelta};
 use super::quantisation::Quantisation;
 use super::rope::Rope;
-
-/// An architecture that the engine has a file for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    Llama,
-    Qwen3,
-}
 
 /// A model's shape. All sizes are at least 1, and `heads` is a multiple of `kv_heads`.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,14 +24,19 @@ pub struct ModelConfig {
     pub heads: u32,
     pub kv_heads: u32,
     pub head_dim: u32,
+    /// Intermediate size of dense layers; where all are sparse, that of one expert.
     pub intermediate: u32,
+    /// None: all layers are dense.
+    pub experts: Option<Experts>,
+    /// None: all layers are of attention.
+    pub delta: Option<GatedDelta>,
     pub vocab: u32,
     pub rms_eps: f32,
     pub rope: Rope,
     pub max_positions: u32,
     /// The head is the embedding's matrix.
     pub tied: bool,
-    pub attention_bias: bool,
+    pub attention_bias: AttentionBias,
     pub mlp_bias: bool,
     /// The type the weights were trained in; none: the config does not say.
     pub dtype: Option<Dtype>,
@@ -65,44 +65,67 @@ impl ModelConfig {
         let value: Value = serde_json::from_str(json)
             .map_err(|error| ConfigError::NotAnObject(error.to_string()))?;
         let object = value.as_object().ok_or_else(|| ConfigError::NotAnObject(shown(&value)))?;
-        let fields = Fields::new(object, "");
+        let outer = Fields::new(object, "");
 
         // The architecture goes first: of an unknown one no other field means anything.
-        let (model_type, family) = family(&fields)?;
+        let (model_type, family) = Family::named(&outer)?;
+        let nested = if family.sees() { outer.object(TEXT)? } else { None };
+        let fields = nested.map_or(outer, |text| Fields::new(text, TEXT));
+        if nested.is_some() && fields.value("model_type").is_some() {
+            same_family(&fields, family)?;
+        }
+        only_known_options(family, &outer)?;
+        only_known_options(family, &fields)?;
         let (heads, hidden) = (fields.size("num_attention_heads")?, fields.size("hidden_size")?);
         let kv_heads = fields.optional_size("num_key_value_heads")?.unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
             return Err(ConfigError::Wrong {
-                field: "num_key_value_heads".to_owned(),
+                field: fields.named("num_key_value_heads"),
                 expected: "a divisor of num_attention_heads",
                 got: format!("{kv_heads} of {heads}"),
             });
         }
         let max_positions = fields.size("max_position_embeddings")?;
-        only_silu(&fields)?;
-        full_attention(&fields, max_positions)?;
+        full_attention(&fields, family, max_positions)?;
+        let layers = fields.size("num_hidden_layers")?;
+        let head_dim = head_dim(&fields, hidden, heads)?;
+        let experts = Experts::parse(family, &fields)?;
         let config = Self {
             family,
             model_type,
             hidden,
-            layers: fields.size("num_hidden_layers")?,
+            layers,
             heads,
             kv_heads,
-            head_dim: head_dim(&fields, hidden, heads)?,
-            intermediate: fields.size("intermediate_size")?,
+            head_dim,
+            intermediate: intermediate(&fields, layers, experts.as_ref())?,
+            experts,
+            delta: GatedDelta::parse(family, &fields)?,
             vocab: fields.size("vocab_size")?,
-            rms_eps: fields.positive("rms_norm_eps")?.ok_or_else(|| missing("rms_norm_eps"))?,
-            rope: Rope::parse(&fields)?,
+            rms_eps: fields
+                .positive("rms_norm_eps")?
+                .ok_or_else(|| missing(fields.named("rms_norm_eps")))?,
+            rope: Rope::parse(&fields, head_dim, family.rotary_defaults())?,
             max_positions,
-            tied: fields.flag("tie_word_embeddings", false)?,
-            attention_bias: fields.flag("attention_bias", false)?,
+            tied: family.tied(&fields, &outer)?,
+            attention_bias: family.attention_bias(&fields)?,
             mlp_bias: fields.flag("mlp_bias", false)?,
-            dtype: dtype(&fields)?,
-            eos: eos(&fields)?,
-            quantisation: quantisation(&fields)?,
+            dtype: dtype(&fields)?.or(dtype(&outer)?),
+            eos: eos(&fields)?.or(eos(&outer)?).unwrap_or_default(),
+            quantisation: quantisation(&outer, family)?.or(quantisation(&fields, family)?),
         };
         config.check_extent()?;
         Ok(config)
+    }
+
+    /// The mixture of experts of layer `layer`; none: it is dense.
+    pub fn experts_of(&self, layer: u32) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| experts.in_layer(layer))
+    }
+
+    /// The gated delta net of layer `layer`; none: it is of attention.
+    pub fn delta_of(&self, layer: u32) -> Option<&GatedDelta> {
+        self.delta.as_ref().filter(|delta| delta.in_layer(layer))
     }
 
     /// Width of all query heads together.
@@ -133,6 +156,12 @@ impl ModelConfig {
             ("hidden_size", self.hidden),
             ("intermediate_size", self.intermediate),
             ("vocab_size", self.vocab),
+            ("moe_intermediate_size", self.experts.as_ref().map_or(1, |experts| experts.width)),
+            ("num_experts", self.experts.as_ref().map_or(1, |experts| experts.count)),
+            (
+                "shared_expert_intermediate_size",
+                self.experts.as_ref().and_then(|experts| experts.shared_width).unwrap_or(1),
+            ),
         ] {
             if size > WIDTH_MAX {
                 return Err(too_large(field, size));
@@ -142,14 +171,27 @@ impl ModelConfig {
     }
 }
 
-fn family(fields: &Fields<'_>) -> Result<(String, Family), ConfigError> {
-    let model_type = fields.text("model_type")?.ok_or_else(|| missing("model_type"))?;
-    match FAMILIES.iter().find(|(name, _)| *name == model_type) {
-        Some((_, family)) => Ok((model_type.to_owned(), *family)),
-        None => Err(ConfigError::Architecture {
-            model_type: model_type.to_owned(),
-            supported: FAMILIES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
-        }),
+fn same_family(text: &Fields<'_>, family: Family) -> Result<(), ConfigError> {
+    let (model_type, own) = Family::named(text)?;
+    if own == family {
+        return Ok(());
+    }
+    let field = text.named("model_type");
+    Err(ConfigError::Wrong { field, expected: "the text part of model_type", got: model_type })
+}
+
+/// The intermediate size of dense layers, which a model of sparse ones alone need not say.
+fn intermediate(
+    fields: &Fields<'_>,
+    layers: u32,
+    experts: Option<&Experts>,
+) -> Result<u32, ConfigError> {
+    const FIELD: &str = "intermediate_size";
+    match experts {
+        Some(experts) if (0..layers.min(LAYERS_MAX)).all(|layer| experts.in_layer(layer)) => {
+            Ok(fields.optional_size(FIELD)?.unwrap_or(experts.width))
+        }
+        _ => fields.size(FIELD),
     }
 }
 
@@ -157,21 +199,25 @@ fn head_dim(fields: &Fields<'_>, hidden: u32, heads: u32) -> Result<u32, ConfigE
     let head_dim = match fields.optional_size("head_dim")? {
         Some(head_dim) => head_dim,
         None if hidden.is_multiple_of(heads) => hidden / heads,
-        None => return Err(missing("head_dim")),
+        None => return Err(missing(fields.named("head_dim"))),
     };
     // Rotary embedding turns pairs of elements.
     if head_dim.is_multiple_of(2) {
         return Ok(head_dim);
     }
     Err(ConfigError::Wrong {
-        field: "head_dim".to_owned(),
+        field: fields.named("head_dim"),
         expected: "an even number",
         got: head_dim.to_string(),
     })
 }
 
 /// Refuses attention that does not see the whole context.
-fn full_attention(fields: &Fields<'_>, max_positions: u32) -> Result<(), ConfigError> {
+fn full_attention(
+    fields: &Fields<'_>,
+    family: Family,
+    max_positions: u32,
+) -> Result<(), ConfigError> {
     // Qwen's configs give a window and then switch it off.
     let windowed = fields.flag("use_sliding_window", true)?;
     if let Some(window) = fields.optional_size("sliding_window")?.filter(|_| windowed)
@@ -179,22 +225,19 @@ fn full_attention(fields: &Fields<'_>, max_positions: u32) -> Result<(), ConfigE
     {
         let supported = format!("null, or at least max_position_embeddings ({max_positions})");
         return Err(ConfigError::Unsupported {
-            field: "sliding_window".to_owned(),
+            field: fields.named("sliding_window"),
             got: window.to_string(),
             supported,
         });
     }
+    if family.is_hybrid() {
+        // Its gated delta nets judge the list.
+        return Ok(());
+    }
     let kinds = fields.optional("layer_types", "a list", Value::as_array)?;
     match kinds.into_iter().flatten().find(|kind| kind.as_str() != Some("full_attention")) {
-        Some(kind) => Err(unsupported("layer_types".to_owned(), &shown(kind), "full_attention")),
+        Some(kind) => Err(unsupported(fields.named("layer_types"), &shown(kind), "full_attention")),
         None => Ok(()),
-    }
-}
-
-fn only_silu(fields: &Fields<'_>) -> Result<(), ConfigError> {
-    match fields.text("hidden_act")? {
-        None | Some("silu") => Ok(()),
-        Some(other) => Err(unsupported("hidden_act".to_owned(), other, "silu")),
     }
 }
 
@@ -206,148 +249,44 @@ fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>, ConfigError> {
             Some("float16") => return Ok(Some(Dtype::F16)),
             Some("bfloat16") => return Ok(Some(Dtype::Bf16)),
             Some(other) => {
-                return Err(unsupported(field.to_owned(), other, "float32, float16, bfloat16"));
+                return Err(unsupported(fields.named(field), other, "float32, float16, bfloat16"));
             }
         }
     }
     Ok(None)
 }
 
-fn eos(fields: &Fields<'_>) -> Result<Vec<u32>, ConfigError> {
+fn eos(fields: &Fields<'_>) -> Result<Option<Vec<u32>>, ConfigError> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let ids =
-        fields.optional("eos_token_id", "a token id or a list of them", |value| match value {
-            Value::Array(ids) => ids.iter().map(id).collect(),
-            one => id(one).map(|id| vec![id]),
-        })?;
-    Ok(ids.unwrap_or_default())
+    fields.optional("eos_token_id", "a token id or a list of them", |value| match value {
+        Value::Array(ids) => ids.iter().map(id).collect(),
+        one => id(one).map(|id| vec![id]),
+    })
 }
 
-fn quantisation(fields: &Fields<'_>) -> Result<Option<Quantisation>, ConfigError> {
+fn quantisation(fields: &Fields<'_>, family: Family) -> Result<Option<Quantisation>, ConfigError> {
     for key in ["quantization", "quantization_config"] {
         if let Some(object) = fields.object(key)? {
-            return Quantisation::parse(key, object).map(Some);
+            return Quantisation::parse(&fields.named(key), object, family).map(Some);
         }
     }
     Ok(None)
 }
 
-fn missing(field: &str) -> ConfigError {
-    ConfigError::Missing { field: field.to_owned() }
+const fn missing(field: String) -> ConfigError {
+    ConfigError::Missing { field }
 }
 
 fn unsupported(field: String, got: &str, supported: &str) -> ConfigError {
     ConfigError::Unsupported { field, got: got.to_owned(), supported: supported.to_owned() }
 }
 
-/// Mistral's 7B models are llamas by another name.
-const FAMILIES: &[(&str, Family)] =
-    &[("llama", Family::Llama), ("mistral", Family::Llama), ("qwen3", Family::Qwen3)];
+/// Where the config of the language model stands in that of a model that also sees.
+const TEXT: &str = "text_config";
 const LAYERS_MAX: u32 = 4_096;
 /// Sixteen million: far beyond any model, and products of two still fit 64 bits.
 const WIDTH_MAX: u32 = 1 << 24;
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn llama() -> Value {
-        json!({
-            "model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30,
-            "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536,
-            "vocab_size": 49152, "rms_norm_eps": 1e-5, "rope_theta": 100_000.0,
-            "max_position_embeddings": 8192, "tie_word_embeddings": true,
-            "torch_dtype": "bfloat16", "eos_token_id": 2,
-        })
-    }
-
-    fn with(changes: &[(&str, Value)]) -> Result<ModelConfig, String> {
-        let mut config = llama();
-        for (field, value) in changes {
-            config[*field] = value.clone();
-        }
-        ModelConfig::parse(&config.to_string()).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_llama_is_read() {
-        let config = with(&[]).expect("valid");
-        assert_eq!((config.family, config.head_dim, config.kv_width()), (Family::Llama, 64, 192));
-        assert_eq!((config.dtype, config.eos.as_slice()), (Some(Dtype::Bf16), [2].as_slice()));
-        assert!(config.tied && !config.attention_bias && config.quantisation.is_none());
-    }
-
-    #[test]
-    fn variants_are_read() {
-        let config = with(&[
-            ("model_type", json!("qwen3")),
-            ("head_dim", json!(128)),
-            ("rope_theta", Value::Null),
-            ("rope_parameters", json!({"rope_theta": 1e6, "rope_type": "default"})),
-            ("use_sliding_window", json!(false)),
-            ("sliding_window", json!(16)),
-            ("layer_types", json!(["full_attention"])),
-            ("eos_token_id", json!([1, 2])),
-            ("quantization_config", json!({"group_size": 64, "bits": 4})),
-        ])
-        .expect("valid");
-        assert_eq!((config.family, config.query_width()), (Family::Qwen3, 1152));
-        assert!((config.rope.theta - 1e6).abs() < 1.0);
-        assert_eq!(config.eos, [1, 2]);
-        assert!(config.quantisation.is_some());
-        let mistral = with(&[("model_type", json!("mistral")), ("sliding_window", Value::Null)]);
-        assert_eq!(mistral.expect("valid").family, Family::Llama);
-        assert!(with(&[("sliding_window", json!(8192))]).is_ok());
-    }
-
-    #[test]
-    fn an_unknown_architecture_lists_the_known() {
-        let error = with(&[("model_type", json!("gemma3"))]).expect_err("refused");
-        assert!(error.contains("`gemma3`") && error.contains("llama, mistral, qwen3"), "{error}");
-    }
-
-    #[test]
-    fn refusals_name_the_field() {
-        for (field, value) in [
-            ("hidden_size", Value::Null),
-            ("hidden_size", json!("576")),
-            ("hidden_size", json!(-1)),
-            ("hidden_size", json!(1_u64 << 40)),
-            ("vocab_size", json!(i32::MAX)),
-            ("num_hidden_layers", json!(0)),
-            ("num_hidden_layers", json!(1_000_000)),
-            ("num_key_value_heads", json!(4)),
-            ("head_dim", json!(7)),
-            ("head_dim", json!(i32::MAX - 1)),
-            ("rms_norm_eps", json!("small")),
-            ("rms_norm_eps", Value::Null),
-            ("rope_theta", json!(-1)),
-            ("rope_theta", json!(1e300)),
-            ("rope_scaling", json!({"rope_type": "yarn", "factor": 8})),
-            ("rope_scaling", json!([1])),
-            ("rope_traditional", json!(true)),
-            ("sliding_window", json!(4096)),
-            ("layer_types", json!(["sliding_attention"])),
-            ("hidden_act", json!("gelu")),
-            ("tie_word_embeddings", json!(1)),
-            ("torch_dtype", json!("float8")),
-            ("eos_token_id", json!("</s>")),
-            ("eos_token_id", json!([1, -2])),
-            ("quantization", json!({"group_size": 64, "bits": 7})),
-            ("max_position_embeddings", Value::Null),
-            ("model_type", Value::Null),
-        ] {
-            let error = with(&[(field, value.clone())]).expect_err(field);
-            assert!(error.contains(field), "{field} = {value}: {error}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_object_is_refused() {
-        for text in ["", "[]", "null", "{", "{\"model_type\": \"llama\"}"] {
-            assert!(ModelConfig::parse(text).is_err(), "{text}");
-        }
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

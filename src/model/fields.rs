@@ -23,6 +23,12 @@ impl<'a> Fields<'a> {
         self.object.get(field).filter(|value| !value.is_null())
     }
 
+    /// The fields that are set.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+        let set = self.object.iter().filter(|(_, value)| !value.is_null());
+        set.map(|(name, _)| name.as_str())
+    }
+
     pub(super) fn object(
         &self,
         field: &'static str,

@@ -4,17 +4,26 @@
 //! planner, the preflight and the engine judge a checkpoint by one and the same description.
 //!
 //! Start at [`config`] (what `config.json` says), then [`spec`] (which tensors follow from it and
-//! to which part of the model each belongs). [`headers`] reads what a safetensors file holds.
+//! to which part of the model each belongs); [`names`] tells how checkpoints call them. [`headers`]
+//! reads what a safetensors file holds.
 
 pub mod config;
+pub mod family;
 mod fields;
 pub mod headers;
+pub mod layers;
+pub mod modules;
+pub mod names;
 pub mod quantisation;
 pub mod rope;
 pub mod spec;
 
-pub use config::{ConfigError, Family, ModelConfig};
+pub use config::{ConfigError, ModelConfig};
+pub use family::{AttentionBias, Family};
 pub use headers::{Header, HeaderError, StoredDtype, TensorEntry};
-pub use quantisation::{ModuleQuantisation, Quantisation};
+pub use layers::{Experts, GatedDelta};
+pub use modules::{Module, ModuleKind};
+pub use names::{ExpertForm, Layout};
+pub use quantisation::{ModuleQuantisation, Quantisation, QuantisationMode};
 pub use rope::{Rope, RopeScaling};
-pub use spec::{Expected, ModelSpec, Module, ModuleKind, Part, PartBytes, SpecError};
+pub use spec::{Expected, ModelSpec, Part, PartBytes, SpecError};

@@ -4,14 +4,27 @@
 //! that is not known here is refused by name, because a model turned wrongly still talks, badly.
 //! Knows no arrays: the engine asks for [`Rope::wavelengths`].
 
+use serde_json::Value;
+
 use super::config::ConfigError;
-use super::fields::Fields;
+use super::fields::{Fields, shown};
 
 /// Rotary embedding of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
     pub theta: f32,
+    /// Elements of a head that turn, the first ones; even.
+    pub dims: u32,
     pub scaling: RopeScaling,
+}
+
+/// What an architecture has where its config does not say.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RotaryDefaults {
+    /// None: the config must say.
+    pub(super) theta: Option<f32>,
+    /// The part of a head that turns; none: the whole, and the config may not say otherwise.
+    pub(super) part: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,13 +44,20 @@ pub enum RopeScaling {
 }
 
 impl Rope {
-    pub(super) fn parse(fields: &Fields<'_>) -> Result<Self, ConfigError> {
+    pub(super) fn parse(
+        fields: &Fields<'_>,
+        head_dim: u32,
+        defaults: RotaryDefaults,
+    ) -> Result<Self, ConfigError> {
         let mut theta = fields.positive("rope_theta")?;
+        let mut part = rotary_part(fields, defaults)?;
         let mut scaling = RopeScaling::None;
         for key in ["rope_parameters", "rope_scaling"] {
             let Some(object) = fields.object(key)? else { continue };
-            let nested = Fields::new(object, key);
+            let path = fields.named(key);
+            let nested = Fields::new(object, &path);
             theta = nested.positive("rope_theta")?.or(theta);
+            part = rotary_part(&nested, defaults)?.or(part);
             match RopeScaling::parse(&nested)? {
                 RopeScaling::None => {}
                 found => scaling = found,
@@ -45,12 +65,20 @@ impl Rope {
         }
         if fields.flag("rope_traditional", false)? {
             return Err(ConfigError::Unsupported {
-                field: "rope_traditional".to_owned(),
+                field: fields.named("rope_traditional"),
                 got: "true".to_owned(),
                 supported: "false".to_owned(),
             });
         }
-        Ok(Self { theta: theta.unwrap_or(THETA), scaling })
+        let missing = || ConfigError::Missing { field: fields.named("rope_theta") };
+        let part = part.or(defaults.part).unwrap_or(1.0);
+        let dims = rotary_dims(fields, head_dim, part)?;
+        for key in ["rope_parameters", "rope_scaling"] {
+            let path = fields.named(key);
+            let nested = fields.object(key)?.map(|object| Fields::new(object, &path));
+            nested.map_or(Ok(()), |nested| check_sections(&nested, dims))?;
+        }
+        Ok(Self { theta: theta.or(defaults.theta).ok_or_else(missing)?, dims, scaling })
     }
 
     /// What positions are multiplied by before they turn anything.
@@ -61,10 +89,10 @@ impl Rope {
         }
     }
 
-    /// Positions per radian of each pair of `dims` elements; none: `theta^(2 pair / dims)`.
+    /// Positions per radian of each pair that turns; none: `theta^(2 pair / dims)`.
     ///
     /// Llama 3's formula is that of Meta's reference code (llama-models, `apply_scaling`).
-    pub fn wavelengths(&self, dims: u32) -> Option<Vec<f32>> {
+    pub fn wavelengths(&self) -> Option<Vec<f32>> {
         let RopeScaling::Llama3 {
             factor,
             low_freq_factor,
@@ -74,6 +102,7 @@ impl Rope {
         else {
             return None;
         };
+        let dims = self.dims;
         let [factor, low, high] = [factor, low_freq_factor, high_freq_factor].map(f64::from);
         let scaled = |pair: u32| {
             let plain = f64::from(self.theta).powf(f64::from(2 * pair) / f64::from(dims));
@@ -108,10 +137,27 @@ impl RopeScaling {
             }
             named = Some((field, kind));
         }
+        let known = |own: &[&str]| match fields
+            .names()
+            .find(|name| !own.contains(name) && !ANY_KIND.contains(name))
+        {
+            None => Ok(()),
+            Some(other) => Err(ConfigError::Unsupported {
+                field: fields.named(other),
+                got: fields.value(other).map(shown).unwrap_or_default(),
+                supported: "no such field".to_owned(),
+            }),
+        };
         match named {
-            None | Some((_, "default" | "none")) => Ok(Self::None),
-            Some((_, "linear")) => Ok(Self::Linear { factor: required(fields, "factor")? }),
-            Some((_, "llama3")) => Self::llama3(fields),
+            None | Some((_, "default" | "none")) => known(&[]).map(|()| Self::None),
+            Some((_, "linear")) => {
+                known(&["factor"])?;
+                Ok(Self::Linear { factor: required(fields, "factor")? })
+            }
+            Some((_, "llama3")) => {
+                known(LLAMA3)?;
+                Self::llama3(fields)
+            }
             Some((field, other)) => Err(ConfigError::Unsupported {
                 field: fields.named(field),
                 got: other.to_owned(),
@@ -144,18 +190,82 @@ fn required(fields: &Fields<'_>, field: &'static str) -> Result<f32, ConfigError
     fields.positive(field)?.ok_or_else(missing)
 }
 
-/// What the reference implementations assume where a config gives no base.
-const THETA: f32 = 10_000.0;
+/// The part of a head that turns, from 0 to 1, where it is said.
+fn rotary_part(fields: &Fields<'_>, defaults: RotaryDefaults) -> Result<Option<f64>, ConfigError> {
+    const FIELD: &str = "partial_rotary_factor";
+    let part = fields.optional(FIELD, "from 0 to 1, without 0", |value| {
+        value.as_f64().filter(|part| *part > 0.0 && *part <= 1.0)
+    })?;
+    match part {
+        Some(part) if defaults.part.is_none() && part < 1.0 => Err(ConfigError::Unsupported {
+            field: fields.named(FIELD),
+            got: part.to_string(),
+            supported: "1".to_owned(),
+        }),
+        part => Ok(part),
+    }
+}
+
+fn rotary_dims(fields: &Fields<'_>, head_dim: u32, part: f64) -> Result<u32, ConfigError> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most head_dim")]
+    let dims = (f64::from(head_dim) * part) as u32;
+    if dims > 0 && dims.is_multiple_of(2) {
+        return Ok(dims);
+    }
+    Err(ConfigError::Wrong {
+        field: fields.named("partial_rotary_factor"),
+        expected: "one that turns an even number of elements",
+        got: format!("{part} of {head_dim}"),
+    })
+}
+
+/// Positions of a picture turn pairs by three numbers, which pairs in which is said in sections. The
+/// positions of text are three times the same number, so the sections only have to fit.
+fn check_sections(fields: &Fields<'_>, dims: u32) -> Result<(), ConfigError> {
+    let _ = fields.flag("mrope_interleaved", false)?;
+    let sections = fields.optional("mrope_section", "a list of three numbers", |value| {
+        let numbers: Option<Vec<u64>> = value.as_array()?.iter().map(Value::as_u64).collect();
+        numbers.filter(|numbers| numbers.len() == 3)
+    })?;
+    let Some(sections) = sections else { return Ok(()) };
+    if sections.iter().fold(0_u64, |sum, pairs| sum.saturating_add(*pairs)) == u64::from(dims / 2) {
+        return Ok(());
+    }
+    Err(ConfigError::Unsupported {
+        field: fields.named("mrope_section"),
+        got: format!("{sections:?}"),
+        supported: format!("three numbers that add up to the {} pairs that turn", dims / 2),
+    })
+}
+
+/// Fields that may stand beside any kind.
+const ANY_KIND: &[&str] = &[
+    "type",
+    "rope_type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "mrope_section",
+    "mrope_interleaved",
+];
+const LLAMA3: &[&str] =
+    &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
+    const WHOLE: RotaryDefaults = RotaryDefaults { theta: Some(1e4), part: None };
+    const QUARTER: RotaryDefaults = RotaryDefaults { theta: None, part: Some(0.25) };
+
     fn parse(config: &Value) -> Result<Rope, String> {
+        parse_as(config, WHOLE)
+    }
+
+    fn parse_as(config: &Value, defaults: RotaryDefaults) -> Result<Rope, String> {
         let object = config.as_object().expect("an object");
-        Rope::parse(&Fields::new(object, "")).map_err(|error| error.to_string())
+        Rope::parse(&Fields::new(object, ""), 128, defaults).map_err(|error| error.to_string())
     }
 
     fn llama3(changes: &Value) -> Value {
@@ -171,8 +281,8 @@ mod tests {
 
     #[test]
     fn kinds_are_read() {
-        let plain = |theta| Rope { theta, scaling: RopeScaling::None };
-        let linear = Rope { theta: 1e4, scaling: RopeScaling::Linear { factor: 4.0 } };
+        let plain = |theta| Rope { theta, dims: 128, scaling: RopeScaling::None };
+        let linear = Rope { theta: 1e4, dims: 128, scaling: RopeScaling::Linear { factor: 4.0 } };
         for (config, expected) in [
             (json!({}), plain(1e4)),
             (json!({"rope_theta": 7, "rope_scaling": null}), plain(7.0)),
@@ -185,7 +295,40 @@ mod tests {
         ] {
             assert_eq!(parse(&config), Ok(expected), "{config}");
         }
-        assert!((linear.position_scale() - 0.25).abs() < 1e-9 && linear.wavelengths(64).is_none());
+        assert!((linear.position_scale() - 0.25).abs() < 1e-9 && linear.wavelengths().is_none());
+    }
+
+    #[test]
+    fn a_part_of_a_head_turns() {
+        let sections = json!([6, 5, 5]);
+        for (config, dims) in [
+            (json!({"rope_theta": 1e7}), 32),
+            (json!({"rope_theta": 1e7, "partial_rotary_factor": 0.5}), 64),
+            (
+                json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e7,
+                    "partial_rotary_factor": 0.25, "mrope_section": sections,
+                    "mrope_interleaved": true}}),
+                32,
+            ),
+        ] {
+            assert_eq!(parse_as(&config, QUARTER).expect("valid").dims, dims, "{config}");
+        }
+        for (config, said) in [
+            (json!({}), "lacks `rope_theta`"),
+            (json!({"rope_theta": 1, "partial_rotary_factor": 0}), "`partial_rotary_factor` must"),
+            (json!({"rope_theta": 1, "partial_rotary_factor": 0.01}), "an even number"),
+            (
+                json!({"rope_parameters": {"rope_theta": 1, "mrope_section": [8, 8, 8]}}),
+                "`rope_parameters.mrope_section` is [8, 8, 8]",
+            ),
+            (
+                json!({"rope_parameters": {"rope_theta": 1, "mrope_section": [16]}}),
+                "`rope_parameters.mrope_section` must be a list of three numbers",
+            ),
+        ] {
+            let error = parse_as(&config, QUARTER).expect_err(said);
+            assert!(error.contains(said), "{config}: {error}");
+        }
     }
 
     #[test]
@@ -220,6 +363,23 @@ mod tests {
                 "lacks `rope_scaling.original_max_position_embeddings`",
             ),
             (json!({"rope_traditional": true}), "`rope_traditional`"),
+            (json!({"partial_rotary_factor": 0.5}), "`partial_rotary_factor` is 0.5"),
+            (
+                json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
+                "`rope_parameters.partial_rotary_factor` is 0.5",
+            ),
+            (
+                json!({"rope_parameters": {"attention_factor": 2}}),
+                "`rope_parameters.attention_factor` is 2",
+            ),
+            (
+                json!({"rope_parameters": {"full_attention": {"rope_theta": 1}}}),
+                "`rope_parameters.full_attention`",
+            ),
+            (
+                json!({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}),
+                "`rope_scaling.type` is mrope",
+            ),
         ] {
             let error = parse(&config).expect_err(said);
             assert!(error.contains(said), "{config}: {error}");
@@ -230,7 +390,7 @@ mod tests {
     #[test]
     fn llama_3_stretches_slow_pairs_alone() {
         let rope = parse(&llama3(&json!({}))).expect("valid");
-        let got = rope.wavelengths(128).expect("scaled");
+        let got = rope.wavelengths().expect("scaled");
         let plain: Vec<f64> = (0..64).map(|pair| 5e5_f64.powf(f64::from(pair) / 64.0)).collect();
         assert_eq!(got.len(), 64);
         let ratio: Vec<f64> =

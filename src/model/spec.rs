@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 
 use daisy_proto::{Dtype, Shard};
 
-use super::config::{Family, ModelConfig};
+use super::config::ModelConfig;
 use super::headers::{StoredDtype, TensorEntry};
+use super::modules::{Module, ModuleKind, layer_modules};
+use super::names::{ExpertForm, canonical, experts};
 use super::quantisation::ModuleQuantisation;
 
 /// The part of a model that is placed as a whole.
@@ -23,25 +25,10 @@ pub enum Part {
     Head,
 }
 
-/// A module of the model: something with weights, named by its path in the checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Module {
-    pub path: String,
-    pub part: Part,
-    pub kind: ModuleKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ModuleKind {
-    /// `[rows, columns]`: a linear layer's `[out, in]`, an embedding's `[vocab, hidden]`.
-    Matrix { rows: u32, columns: u32, bias: bool },
-    /// A norm's weight.
-    Vector { size: u32 },
-}
-
 /// A tensor that a shard needs, as found in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
+    /// Its name within the language model.
     pub name: String,
     pub part: Part,
     pub shape: Vec<u64>,
@@ -53,6 +40,8 @@ pub struct Expected {
 pub struct PartBytes {
     pub embedding: u64,
     pub layers: Vec<u64>,
+    /// What the experts are of each layer's.
+    pub experts: Vec<u64>,
     pub norm: u64,
     pub head: u64,
 }
@@ -72,10 +61,12 @@ pub enum SpecError {
          config.json's quantization does not fit this model"
     )]
     Group { module: String, columns: u32, group_size: u32 },
-    #[error("tensor `{tensor}` is in two files")]
+    #[error("tensor `{tensor}` is there twice")]
     Twice { tensor: String },
     #[error("layers {start}-{end} do not exist: the model has {layers}")]
     Layers { start: u32, end: u32, layers: u32 },
+    #[error("no tensor tells whether MLX or the original wrote this {model_type}: give all files")]
+    Layout { model_type: String },
 }
 
 /// A model as a set of modules.
@@ -100,7 +91,7 @@ impl<'a> ModelSpec<'a> {
             Part::Norm => vec![module(NORM, ModuleKind::Vector { size: config.hidden })],
             Part::Head if config.tied => Vec::new(),
             Part::Head => vec![module(HEAD, vocabulary)],
-            Part::Layer(layer) => layer_modules(config)
+            Part::Layer(layer) => layer_modules(config, layer)
                 .into_iter()
                 .map(|(path, kind)| module(&format!("{}{path}", layer_prefix(layer)), kind))
                 .collect(),
@@ -147,9 +138,10 @@ impl<'a> ModelSpec<'a> {
         }
         let parts = self.parts(shard);
         let mut mine = BTreeMap::new();
-        for entry in stored.into_iter().filter(|entry| !self.is_ignored(&entry.name)) {
-            let part = self.part_of(&entry.name).ok_or_else(|| self.unknown(&entry.name))?;
-            if parts.contains(&part) && mine.insert(entry.name.as_str(), entry).is_some() {
+        for entry in stored {
+            let Some(name) = self.own_name(&entry.name) else { continue };
+            let part = self.part_of(&name).ok_or_else(|| self.unknown(&entry.name))?;
+            if parts.contains(&part) && mine.insert(name, entry).is_some() {
                 return Err(SpecError::Twice { tensor: entry.name.clone() });
             }
         }
@@ -164,22 +156,30 @@ impl<'a> ModelSpec<'a> {
             }
         }
         match mine.first_key_value() {
-            Some((name, _)) => Err(self.unknown(name)),
+            Some((_, entry)) => Err(self.unknown(&entry.name)),
             None => Ok(expected),
         }
     }
 
-    /// What each part weighs, from the names and bytes of all files.
+    /// What each part weighs, from the names and bytes of all files. What is no part of the
+    /// language model is not counted.
     pub fn bytes_by_part<'t>(
         self,
         stored: impl IntoIterator<Item = (&'t str, u64)>,
     ) -> Result<PartBytes, SpecError> {
-        let mut sums =
-            PartBytes { layers: vec![0; self.config.layers as usize], ..PartBytes::default() };
-        for (name, bytes) in stored.into_iter().filter(|(name, _)| !self.is_ignored(name)) {
-            let sum = match self.part_of(name).ok_or_else(|| self.unknown(name))? {
+        let none = vec![0_u64; self.config.layers as usize];
+        let mut sums = PartBytes { layers: none.clone(), experts: none, ..PartBytes::default() };
+        for (stored, bytes) in stored {
+            let Some(name) = self.own_name(stored) else { continue };
+            let sum = match self.part_of(&name).ok_or_else(|| self.unknown(stored))? {
                 Part::Embedding => &mut sums.embedding,
-                Part::Layer(layer) => &mut sums.layers[layer as usize],
+                Part::Layer(layer) => {
+                    if EXPERTS.iter().any(|path| name.contains(path)) {
+                        let sum = &mut sums.experts[layer as usize];
+                        *sum = sum.saturating_add(bytes);
+                    }
+                    &mut sums.layers[layer as usize]
+                }
                 Part::Norm => &mut sums.norm,
                 Part::Head => &mut sums.head,
             };
@@ -188,9 +188,31 @@ impl<'a> ModelSpec<'a> {
         Ok(sums)
     }
 
-    /// Bytes of keys and values that one position takes in one layer.
-    pub const fn kv_bytes_per_token_and_layer(self, dtype: Dtype) -> u64 {
-        2 * self.config.kv_width() as u64 * dtype.size_bytes() as u64
+    /// Bytes of a layer's weights that one token reads: all but the experts that it does not go
+    /// through.
+    pub fn active_bytes(self, layer: u32, parts: &PartBytes) -> u64 {
+        let of = |sums: &[u64]| sums.get(layer as usize).copied().unwrap_or(0);
+        let (all, experts) = (of(&parts.layers), of(&parts.experts));
+        let Some(mixture) = self.config.experts_of(layer) else { return all };
+        let read = u128::from(experts) * u128::from(mixture.per_token) / u128::from(mixture.count);
+        all - experts + u64::try_from(read).unwrap_or(experts)
+    }
+
+    /// Bytes of keys and values that one position takes in layer `layer`, with `dtype` as the
+    /// compute type; a gated delta net keeps none.
+    pub fn kv_bytes_per_token(self, layer: u32, dtype: Dtype) -> u64 {
+        if self.config.delta_of(layer).is_some() {
+            return 0;
+        }
+        2 * u64::from(self.config.kv_width()) * dtype.size_bytes() as u64
+    }
+
+    /// Bytes of state that a sequence of any length has in layer `layer`: what the convolution still
+    /// sees, in the compute type, and the net's matrices, in f32.
+    pub fn state_bytes(self, layer: u32, dtype: Dtype) -> u64 {
+        let Some(delta) = self.config.delta_of(layer) else { return 0 };
+        let seen = u64::from(delta.kernel - 1) * u64::from(delta.conv_width());
+        seen * dtype.size_bytes() as u64 + delta.state_size() * Dtype::F32.size_bytes() as u64
     }
 
     /// How the module at `path` is stored: the config's word, except that a module which the config
@@ -206,53 +228,127 @@ impl<'a> ModelSpec<'a> {
         quantisation.of(path).filter(|_| named || !plain)
     }
 
-    /// Names, shapes and types of a module's tensors.
+    /// Names, shapes and types of a module's tensors, in the form in which they are stored.
     fn module_tensors(
         self,
         module: &Module,
-        stored: &BTreeMap<&str, &TensorEntry>,
-    ) -> Result<Vec<(String, Vec<u64>, Kind)>, SpecError> {
-        let name = |suffix: &str| format!("{}.{suffix}", module.path);
-        let weight = name("weight");
-        let (rows, columns, bias) = match module.kind {
-            ModuleKind::Vector { size } => {
-                return Ok(vec![(weight, vec![u64::from(size)], Kind::Float)]);
-            }
-            ModuleKind::Matrix { rows, columns, bias } => (rows, columns, bias),
-        };
-        let wide = u64::from(rows);
-        let stored_as = stored.get(weight.as_str()).map(|entry| entry.dtype);
-        let mut tensors = match self.quantisation(&module.path, stored_as) {
-            None => vec![(weight, vec![wide, u64::from(columns)], Kind::Float)],
-            Some(ModuleQuantisation { group_size, bits }) => {
-                if !columns.is_multiple_of(group_size) {
-                    return Err(SpecError::Group {
-                        module: module.path.clone(),
-                        columns,
-                        group_size,
-                    });
+        stored: &Stored<'_>,
+    ) -> Result<Vec<Tensor>, SpecError> {
+        let path = &module.path;
+        let weight = format!("{path}.weight");
+        let one = |name, shape| Ok(vec![(name, shape, Kind::Float)]);
+        match module.kind {
+            ModuleKind::Vector { size } => one(weight, vec![u64::from(size)]),
+            ModuleKind::Bare { size } => one(path.clone(), vec![u64::from(size)]),
+            ModuleKind::Convolution { channels, kernel } => {
+                let mut shape = vec![u64::from(channels), u64::from(kernel), 1];
+                if stored.get(weight.as_str()).is_some_and(|entry| entry.shape.last() != Some(&1)) {
+                    shape.swap(1, 2);
                 }
-                let packed = u64::from(columns) * u64::from(bits) / u64::from(u32::BITS);
-                let groups = u64::from(columns / group_size);
-                vec![
-                    (weight, vec![wide, packed], Kind::Packed),
-                    (name("scales"), vec![wide, groups], Kind::Float),
-                    (name("biases"), vec![wide, groups], Kind::Float),
-                ]
+                one(weight, shape)
             }
-        };
-        if bias {
-            tensors.push((name("bias"), vec![wide], Kind::Float));
+            ModuleKind::Matrix { rows, columns, bias } => {
+                let mut tensors = self.matrix_tensors(path, path, &[rows, columns], stored)?;
+                if bias {
+                    tensors.push((format!("{path}.bias"), vec![u64::from(rows)], Kind::Float));
+                }
+                Ok(tensors)
+            }
+            ModuleKind::Experts { count, hidden, width } => {
+                self.expert_tensors(path, [count, hidden, width], stored)
+            }
+        }
+    }
+
+    fn expert_tensors(
+        self,
+        path: &str,
+        [count, hidden, width]: [u32; 3],
+        stored: &Stored<'_>,
+    ) -> Result<Vec<Tensor>, SpecError> {
+        let projections = [
+            ("gate_proj", [count, width, hidden]),
+            ("up_proj", [count, width, hidden]),
+            ("down_proj", [count, hidden, width]),
+        ];
+        let mut tensors = Vec::new();
+        match ExpertForm::of(path, |name| stored.contains_key(name)) {
+            ExpertForm::Stacked => {
+                for (name, shape) in projections {
+                    let path = format!("{path}.{name}");
+                    tensors.extend(self.matrix_tensors(&path, &path, &shape, stored)?);
+                }
+            }
+            ExpertForm::Separate => {
+                for (name, [count, rows, columns]) in projections {
+                    for expert in 0..count {
+                        let own = format!("{}.{expert}.{name}", experts(path));
+                        let stack = format!("{path}.{name}");
+                        tensors.extend(self.matrix_tensors(
+                            &own,
+                            &stack,
+                            &[rows, columns],
+                            stored,
+                        )?);
+                    }
+                }
+            }
+            ExpertForm::Fused => {
+                for (name, shape) in [
+                    ("gate_up_proj", [count, 2 * width, hidden]),
+                    ("down_proj", [count, hidden, width]),
+                ] {
+                    let name = format!("{}.{name}", experts(path));
+                    tensors.push((name, shape.map(u64::from).to_vec(), Kind::Float));
+                }
+            }
         }
         Ok(tensors)
     }
 
-    /// Tensors that some checkpoints carry although the model has no use for them: the rotary
-    /// frequencies, which follow from the config, and a tied model's copy of its embedding.
-    fn is_ignored(self, tensor: &str) -> bool {
+    /// The weight at `path`, `[…, columns]`, quantised as the config says of the module at `named`.
+    fn matrix_tensors(
+        self,
+        path: &str,
+        named: &str,
+        shape: &[u32],
+        stored: &Stored<'_>,
+    ) -> Result<Vec<Tensor>, SpecError> {
+        let name = |suffix: &str| format!("{path}.{suffix}");
+        let weight = name("weight");
+        let stored_as = stored.get(weight.as_str()).map(|entry| entry.dtype);
+        let Some(quantisation) = self.quantisation(named, stored_as) else {
+            return Ok(vec![(weight, shape.iter().copied().map(u64::from).collect(), Kind::Float)]);
+        };
+        let ModuleQuantisation { mode, group_size, bits } = quantisation;
+        let Some((&columns, leading)) = shape.split_last() else { return Ok(Vec::new()) };
+        if !columns.is_multiple_of(group_size) {
+            let module = path.to_owned();
+            return Err(SpecError::Group { module, columns, group_size });
+        }
+        let with =
+            |last: u64| leading.iter().copied().map(u64::from).chain([last]).collect::<Vec<u64>>();
+        let packed = u64::from(columns) * u64::from(bits) / u64::from(u32::BITS);
+        let groups = u64::from(columns / group_size);
+        let mut tensors = vec![(weight, with(packed), Kind::Packed)];
+        if mode.is_affine() {
+            tensors.push((name("scales"), with(groups), Kind::Float));
+            tensors.push((name("biases"), with(groups), Kind::Float));
+        } else {
+            tensors.push((name("scales"), with(groups), Kind::Bytes));
+        }
+        Ok(tensors)
+    }
+
+    /// A tensor's name within the language model; none for those that some checkpoints carry
+    /// although it has no use for them: what stands beside it, the rotary frequencies, which follow
+    /// from the config, and a tied model's copy of its embedding.
+    pub fn own_name(self, stored: &str) -> Option<String> {
+        let name = canonical(self.config.family, stored)?;
         let tied_head =
-            self.config.tied && tensor.rsplit_once('.').is_some_and(|(path, _)| path == HEAD);
-        tied_head || (tensor.starts_with(LAYERS) && tensor.ends_with(ROTARY))
+            self.config.tied && name.rsplit_once('.').is_some_and(|(path, _)| path == HEAD);
+        let ignored = tied_head || (name.starts_with(LAYERS) && name.ends_with(ROTARY));
+        (!ignored).then(|| name.into_owned())
     }
 
     fn unknown(self, tensor: &str) -> SpecError {
@@ -269,30 +365,10 @@ pub fn layer_prefix(layer: u32) -> String {
     format!("{LAYERS}{layer}.")
 }
 
-fn layer_modules(config: &ModelConfig) -> Vec<(&'static str, ModuleKind)> {
-    let matrix = |rows, columns, bias| ModuleKind::Matrix { rows, columns, bias };
-    let (hidden, query, kv) = (config.hidden, config.query_width(), config.kv_width());
-    let norm = ModuleKind::Vector { size: hidden };
-    let mut modules = vec![
-        ("input_layernorm", norm),
-        ("self_attn.q_proj", matrix(query, hidden, config.attention_bias)),
-        ("self_attn.k_proj", matrix(kv, hidden, config.attention_bias)),
-        ("self_attn.v_proj", matrix(kv, hidden, config.attention_bias)),
-        ("self_attn.o_proj", matrix(hidden, query, config.attention_bias)),
-        ("post_attention_layernorm", norm),
-        ("mlp.gate_proj", matrix(config.intermediate, hidden, config.mlp_bias)),
-        ("mlp.up_proj", matrix(config.intermediate, hidden, config.mlp_bias)),
-        ("mlp.down_proj", matrix(hidden, config.intermediate, config.mlp_bias)),
-    ];
-    match config.family {
-        Family::Llama => {}
-        Family::Qwen3 => {
-            let head = ModuleKind::Vector { size: config.head_dim };
-            modules.extend([("self_attn.q_norm", head), ("self_attn.k_norm", head)]);
-        }
-    }
-    modules
-}
+/// Tensors by their names within the language model.
+type Stored<'t> = BTreeMap<String, &'t TensorEntry>;
+/// Name, shape and type.
+type Tensor = (String, Vec<u64>, Kind);
 
 /// What a tensor may be stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,6 +376,8 @@ enum Kind {
     Float,
     /// Quantised weights, packed into 32-bit words.
     Packed,
+    /// Scales in 8 bits.
+    Bytes,
 }
 
 fn check(entry: &TensorEntry, shape: &[u64], kind: Kind) -> Result<(), SpecError> {
@@ -307,6 +385,7 @@ fn check(entry: &TensorEntry, shape: &[u64], kind: Kind) -> Result<(), SpecError
     let (fits, expected) = match kind {
         Kind::Float => (entry.dtype.is_float(), "F32, F16 or BF16"),
         Kind::Packed => (entry.dtype == StoredDtype::U32, "U32 (quantised weights)"),
+        Kind::Bytes => (entry.dtype == StoredDtype::U8, "U8 (scales)"),
     };
     if !fits {
         return Err(SpecError::Type { tensor: tensor(), expected, got: entry.dtype });
@@ -326,166 +405,8 @@ pub const NORM: &str = "model.norm";
 pub const HEAD: &str = "lm_head";
 const LAYERS: &str = "model.layers.";
 const ROTARY: &str = ".self_attn.rotary_emb.inv_freq";
+const EXPERTS: [&str; 2] = [".mlp.switch_mlp.", ".mlp.experts."];
 
 #[cfg(test)]
-mod tests {
-    use daisy_proto::{LayerRange, Rank};
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn config(changes: &[(&str, Value)]) -> ModelConfig {
-        let mut config = json!({
-            "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 3, "head_dim": 16,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
-            "vocab_size": 50, "rms_norm_eps": 1e-5, "max_position_embeddings": 128,
-        });
-        for (field, value) in changes {
-            config[*field] = value.clone();
-        }
-        ModelConfig::parse(&config.to_string()).expect("valid")
-    }
-
-    /// Every tensor of a model, as a converter would store them.
-    fn stored(config: &ModelConfig) -> Vec<TensorEntry> {
-        let spec = ModelSpec::new(config);
-        let mut parts = vec![Part::Embedding, Part::Norm, Part::Head];
-        parts.extend((0..config.layers).map(Part::Layer));
-        let mut entries = Vec::new();
-        for module in parts.into_iter().flat_map(|part| spec.modules(part)) {
-            for (name, shape, kind) in spec.module_tensors(&module, &BTreeMap::new()).expect("fits")
-            {
-                let dtype = if kind == Kind::Packed { StoredDtype::U32 } else { StoredDtype::Bf16 };
-                let bytes = shape.iter().product::<u64>() * dtype.size_bytes();
-                entries.push(TensorEntry { name, dtype, shape, offset: 0, bytes });
-            }
-        }
-        entries
-    }
-
-    fn refusal(config: &ModelConfig, entries: &[TensorEntry], rank: u32) -> String {
-        let shard = Shard::of(Rank(rank), LayerRange::new(rank, rank + 1));
-        let spec = ModelSpec::new(config);
-        spec.shard_tensors(&shard, entries).expect_err("must be refused").to_string()
-    }
-
-    #[test]
-    fn a_shard_finds_its_tensors_and_no_others() {
-        for quantised in [Value::Null, json!({"group_size": 32, "bits": 4, "lm_head": false})] {
-            let config = config(&[("quantization", quantised.clone())]);
-            let (spec, entries) = (ModelSpec::new(&config), stored(&config));
-            let cuts = [(0, 0, 1), (1, 1, 3)].map(|(rank, start, end)| {
-                let shard = Shard::of(Rank(rank), LayerRange::new(start, end));
-                spec.shard_tensors(&shard, &entries).expect("complete").len()
-            });
-            assert_eq!(cuts[0] + cuts[1], entries.len(), "{quantised}");
-            assert!(cuts.iter().all(|count| *count > 0));
-        }
-    }
-
-    #[test]
-    fn a_wrong_tensor_of_the_shard_is_named() {
-        let config = config(&[("quantization", json!({"group_size": 32, "bits": 4}))]);
-        let complete = stored(&config);
-        let changed = |name: &str, change: fn(&mut TensorEntry)| {
-            let mut entries = complete.clone();
-            change(entries.iter_mut().find(|entry| entry.name == name).expect("exists"));
-            refusal(&config, &entries, 1)
-        };
-        let scales = "model.layers.1.mlp.up_proj.scales";
-        let cases = [
-            (
-                changed(scales, |entry| entry.name = "model.layers.0.x".into()),
-                "`model.layers.1.mlp.up_proj.scales` is missing",
-            ),
-            (changed(scales, |entry| entry.name.push('x')), "is missing"),
-            (
-                changed(scales, |entry| entry.shape = vec![96, 3]),
-                "has shape [96, 3], expected [96, 2]",
-            ),
-            (changed(scales, |entry| entry.dtype = StoredDtype::I8), "has type I8"),
-            (
-                changed("model.norm.weight", |entry| entry.name = "visual.weight".into()),
-                "`visual.weight` belongs to no module",
-            ),
-        ];
-        for (error, said) in cases {
-            assert!(error.contains(said), "{error}");
-        }
-        for (extra, said) in [
-            ("model.layers.1.mlp.up_proj.bias", "`model.layers.1.mlp.up_proj.bias` belongs to no"),
-            (
-                "model.layers.3.mlp.up_proj.weight",
-                "`model.layers.3.mlp.up_proj.weight` belongs to no",
-            ),
-            (
-                "model.layers.1.mlp.up_proj.weight",
-                "`model.layers.1.mlp.up_proj.weight` is in two files",
-            ),
-        ] {
-            let mut entries = complete.clone();
-            entries.push(TensorEntry { name: extra.into(), ..complete[0].clone() });
-            let error = refusal(&config, &entries, 1);
-            assert!(error.contains(said), "{error}");
-        }
-    }
-
-    #[test]
-    fn an_unquantised_module_may_stand_among_quantised_ones() {
-        let config = config(&[("quantization", json!({"group_size": 32, "bits": 4}))]);
-        let mut entries = stored(&config);
-        let path = "model.layers.1.mlp.up_proj";
-        entries.retain(|entry| {
-            !["scales", "biases"].map(|s| format!("{path}.{s}")).contains(&entry.name)
-        });
-        let weight = entries.iter_mut().find(|entry| entry.name == format!("{path}.weight"));
-        let weight = weight.expect("exists");
-        (weight.dtype, weight.shape) = (StoredDtype::F32, vec![96, 64]);
-        let shard = Shard::of(Rank(1), LayerRange::new(1, 2));
-        assert!(ModelSpec::new(&config).shard_tensors(&shard, &entries).is_ok());
-    }
-
-    #[test]
-    fn groups_must_divide_the_columns() {
-        let groups =
-            |size: u32| config(&[("quantization", json!({"group_size": size, "bits": 4}))]);
-        let error = refusal(&groups(128), &stored(&groups(32)), 1);
-        assert!(error.contains("`model.layers.1.self_attn.q_proj` has 64 columns"), "{error}");
-    }
-
-    #[test]
-    fn leftovers_are_passed_over() {
-        let tied = config(&[("tie_word_embeddings", json!(true))]);
-        let mut entries = stored(&tied);
-        for extra in ["lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"] {
-            entries.push(TensorEntry { name: extra.into(), ..entries[0].clone() });
-        }
-        let shard = Shard::of(Rank(0), LayerRange::new(0, 3));
-        let needed = ModelSpec::new(&tied).shard_tensors(&shard, &entries).expect("complete");
-        assert_eq!(needed.len(), entries.len() - 2);
-    }
-
-    #[test]
-    fn bytes_add_up_by_part() {
-        let config = config(&[]);
-        let (spec, entries) = (ModelSpec::new(&config), stored(&config));
-        let named = || entries.iter().map(|entry| (entry.name.as_str(), entry.bytes));
-        let parts = spec.bytes_by_part(named()).expect("all known");
-        assert_eq!((parts.embedding, parts.head, parts.norm), (6400, 6400, 128));
-        assert_eq!(parts.layers.len(), 3);
-        let sum = parts.embedding + parts.head + parts.norm + parts.layers.iter().sum::<u64>();
-        assert_eq!(sum, entries.iter().map(|entry| entry.bytes).sum::<u64>());
-        assert_eq!(spec.kv_bytes_per_token_and_layer(Dtype::Bf16), 2 * 2 * 16 * 2);
-        assert!(spec.bytes_by_part([("audio.weight", 1)]).is_err());
-    }
-
-    #[test]
-    fn layers_beyond_the_model_are_refused() {
-        let config = config(&[]);
-        for (start, end) in [(0, 4), (3, 2)] {
-            let shard = Shard::of(Rank(1), LayerRange { start, end });
-            let error = ModelSpec::new(&config).shard_tensors(&shard, &[]).expect_err("refused");
-            assert!(matches!(error, SpecError::Layers { .. }), "{error}");
-        }
-    }
-}
+#[path = "spec_tests.rs"]
+mod tests;

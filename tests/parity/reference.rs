@@ -49,8 +49,12 @@ pub fn data() -> PathBuf {
 
 impl Tiny {
     pub fn open(name: &str) -> Self {
-        let dir = data().join("tiny").join(name);
-        let checkpoint = Checkpoint::open(&dir).expect("the checkpoint opens");
+        Self::at(&data().join("tiny").join(name))
+    }
+
+    pub fn at(dir: &Path) -> Self {
+        let name = dir.display();
+        let checkpoint = Checkpoint::open(dir).expect("the checkpoint opens");
         let config = ModelConfig::parse(&checkpoint.config_json).expect("the config is understood");
         let text = fs::read_to_string(dir.join("reference.json")).expect("reference.json is there");
         let summary: Value = serde_json::from_str(&text).expect("reference.json is JSON");
@@ -96,6 +100,13 @@ impl Tiny {
             checkpoint,
             config,
         }
+    }
+}
+
+impl Tiny {
+    /// Whether a sequence can be trimmed to an earlier position: not where it has a recurrent state.
+    pub const fn goes_back(&self) -> bool {
+        self.config.delta.is_none()
     }
 }
 

@@ -8,7 +8,7 @@ use daisy_proto::{Dtype, Row, Sampling, SeqId};
 use crate::chain::{Chain, Cut, Decoded, cuts, length};
 use crate::logits::{Tolerance, assert_close, assert_same_bits, best};
 use crate::reference::{Tiny, data};
-use crate::rows_are_independent;
+use crate::{rows_are_independent, say};
 
 /// The checkpoints of `tests/data/tiny`, a module each: its cuts, and its steps of other shapes.
 macro_rules! checkpoints {
@@ -48,6 +48,20 @@ checkpoints! {
     qwen3_tied_f16 "qwen3-tied-f16"
     qwen3_tied_4bit_f32 "qwen3-tied-4bit-f32"
     qwen3_tied_4bit_bf16 "qwen3-tied-4bit-bf16"
+    qwen2_f32 "qwen2-f32"
+    qwen2_bf16 "qwen2-bf16"
+    qwen2_tied_4bit_f32 "qwen2-tied-4bit-f32"
+    qwen2_tied_mxfp8_f32 "qwen2-tied-mxfp8-f32"
+    qwen3_moe_f32 "qwen3_moe-f32"
+    qwen3_moe_4bit_f32 "qwen3_moe-4bit-f32"
+    qwen3_moe_nvfp4_f32 "qwen3_moe-nvfp4-f32"
+    qwen3_next_f32 "qwen3_next-f32"
+    qwen3_next_4bit_f32 "qwen3_next-4bit-f32"
+    qwen3_5_f32 "qwen3_5-f32"
+    qwen3_5_tied_4bit_f32 "qwen3_5-tied-4bit-f32"
+    qwen3_5_moe_original_f32 "qwen3_5_moe-original-f32"
+    qwen3_5_moe_4bit_f32 "qwen3_5_moe-4bit-f32"
+    qwen3_5_moe_mxfp4_f32 "qwen3_5_moe-mxfp4-f32"
 }
 
 #[test]
@@ -72,20 +86,47 @@ struct Computed {
 fn every_cut(tiny: &Tiny) {
     rows_are_independent();
     let whole = compute(tiny, &vec![tiny.config.layers]);
-    for cut in (2..=RANKS_MAX).flat_map(|ranks| cuts(tiny.config.layers, ranks)) {
-        let split = compute(tiny, &cut);
-        let label = |what: &str| format!("{} cut {cut:?}, {what}", tiny.checkpoint.name);
-        for (position, (got, want)) in split.prompt.iter().zip(&whole.prompt).enumerate() {
-            assert_same_bits(&label(&format!("prompt position {position}")), got, want);
-        }
-        for (step, (got, want)) in split.greedy.logits.iter().zip(&whole.greedy.logits).enumerate()
-        {
-            assert_same_bits(&label(&format!("decode step {step}")), got, want);
-        }
-        assert_same_bits(&label("long prompt"), &split.long, &whole.long);
-        assert!(split == whole, "{}", label("tokens"));
+    // Every cut into two; of more ranks some, where there are many.
+    let some = |ranks| {
+        let cuts = cuts(tiny.config.layers, ranks);
+        let every = if ranks > 2 { cuts.len().div_ceil(CUTS_MAX) } else { 1 };
+        cuts.into_iter().step_by(every)
+    };
+    for cut in (2..=RANKS_MAX).flat_map(some) {
+        assert_one_rank(tiny, &cut, &whole);
     }
     against_reference(tiny, &whole);
+}
+
+/// Any checkpoint with its reference (scripts/parity), in one rank and cut at random.
+#[test]
+fn a_given_checkpoint_is_the_reference() {
+    let given = std::env::var_os("DAISY_PARITY_MODEL");
+    let tiny = given.map_or_else(|| Tiny::open("qwen3_5-tied-4bit-f32"), |dir| Tiny::at(dir.as_ref()));
+    let seed = std::env::var("DAISY_PARITY_SEED").ok().and_then(|seed| seed.parse().ok());
+    let layers = tiny.config.layers;
+    let all: Vec<Cut> = (2..=RANKS_MAX).flat_map(|ranks| cuts(layers, ranks)).collect();
+    let whole = compute(&tiny, &vec![layers]);
+    against_reference(&tiny, &whole);
+    if let Some(cut) = all.get(seed.unwrap_or(0_usize) % all.len().max(1)) {
+        say(&format!("{} in 1 rank and cut {cut:?}", tiny.checkpoint.name));
+        assert_one_rank(&tiny, cut, &whole);
+    }
+    other_shapes(&tiny);
+}
+
+/// Panics unless `cut` gives the bits of `whole`, one rank.
+fn assert_one_rank(tiny: &Tiny, cut: &Cut, whole: &Computed) {
+    let split = compute(tiny, cut);
+    let label = |what: &str| format!("{} cut {cut:?}, {what}", tiny.checkpoint.name);
+    for (position, (got, want)) in split.prompt.iter().zip(&whole.prompt).enumerate() {
+        assert_same_bits(&label(&format!("prompt position {position}")), got, want);
+    }
+    for (step, (got, want)) in split.greedy.logits.iter().zip(&whole.greedy.logits).enumerate() {
+        assert_same_bits(&label(&format!("decode step {step}")), got, want);
+    }
+    assert_same_bits(&label("long prompt"), &split.long, &whole.long);
+    assert!(split == *whole, "{}", label("tokens"));
 }
 
 fn compute(tiny: &Tiny, cut: &Cut) -> Computed {
@@ -95,8 +136,11 @@ fn compute(tiny: &Tiny, cut: &Cut) -> Computed {
     let greedy = chain.answer(FIRST, prompt, count);
 
     // The prompt is still cached: its last token again, and other draws from there.
-    let last = length(prompt) - 1;
-    let hidden = chain.prefill(FIRST, last, &prompt[prompt.len() - 1..], 1);
+    let hidden = if tiny.goes_back() {
+        chain.prefill(FIRST, length(prompt) - 1, &prompt[prompt.len() - 1..], 1)
+    } else {
+        chain.prefill(FIRST, 0, prompt, prompt.len())
+    };
     let seeded = chain.decode(FIRST, length(prompt), hidden, SEEDED, count).tokens;
     chain.release(FIRST);
 
@@ -155,16 +199,16 @@ impl Judge<'_> {
     }
 }
 
-/// Chunks, single positions and batches: the same bits where the BLAS allows it and in f32, else
-/// within the tolerance.
+/// Chunks, single positions and batches: the same bits where the BLAS allows it, in f32 and without
+/// gated delta nets, which compute chunks in another way than positions; else within the tolerance.
 fn other_shapes(tiny: &Tiny) {
     let Tiny { checkpoint, config, prompt, long_prompt, .. } = tiny;
     let judge = Judge {
         name: &checkpoint.name,
-        exact: rows_are_independent() && tiny.dtype == Dtype::F32,
+        exact: rows_are_independent() && tiny.dtype == Dtype::F32 && tiny.goes_back(),
         tolerance: tiny.tolerance,
     };
-    let cut = [1, config.layers - 1];
+    let cut = if config.layers > 1 { vec![1, config.layers - 1] } else { vec![1] };
     let mut chain = Chain::load(checkpoint, config, &cut, tiny.dtype);
     let mut once = |tokens: &[u32]| {
         let hidden = chain.prefill(FIRST, 0, tokens, tokens.len());
@@ -201,8 +245,9 @@ fn batch(tiny: &Tiny, chain: &mut Chain, judge: &Judge<'_>) {
         alone.push(chain.logits(&hidden));
         tokens.extend_from_slice(&prompt[first..end]);
         if first > 0 {
-            // Two positions too many: the step trims them.
-            chain.prefill(row.seq, 0, &prompt[..first + 2], first + 2);
+            // Two positions too many, where the step can trim them.
+            let end = first + if tiny.goes_back() { 2 } else { 0 };
+            chain.prefill(row.seq, 0, &prompt[..end], end);
         }
     }
     let hidden = chain.step(&rows, &tokens);
@@ -241,4 +286,5 @@ const FIRST: SeqId = SeqId(1);
 const SECOND: SeqId = SeqId(2);
 const SEEDED: Sampling = Sampling { temperature: 0.8, top_p: 0.95, seed: 7, ..Sampling::greedy() };
 const RANKS_MAX: u32 = 4;
+const CUTS_MAX: usize = 3;
 const F32_TOLERANCE: Tolerance = Tolerance { logit: 1e-4, kl: 1e-6, same_best: true };

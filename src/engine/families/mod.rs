@@ -1,20 +1,30 @@
 //! One file per architecture: each reads like the figure of its paper and holds what differs.
 
 mod llama;
+mod qwen2;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
+mod qwen3_moe;
+mod qwen3_next;
 
 use mlx_rs::Array;
 
 use super::cache::Caches;
 use super::error::EngineError;
-use super::layers::{Heads, Rope, Span};
+use super::layers::Span;
 use super::weights::Weights;
-use crate::model::{Family, ModelConfig};
+use crate::model::Family;
 
 /// A transformer layer of any family.
 pub(super) enum Block {
     Llama(llama::Block),
+    Qwen2(qwen2::Block),
     Qwen3(qwen3::Block),
+    Qwen3Moe(qwen3_moe::Block),
+    Qwen3Next(qwen3_next::Block),
+    Qwen35(qwen3_5::Block),
+    Qwen35Moe(qwen3_5_moe::Block),
 }
 
 /// What a layer needs to know of the step.
@@ -29,7 +39,12 @@ impl Block {
     pub(super) fn load(weights: &mut Weights<'_>, layer: u32) -> Result<Self, EngineError> {
         match weights.config().family {
             Family::Llama => llama::Block::load(weights, layer).map(Self::Llama),
+            Family::Qwen2 => qwen2::Block::load(weights, layer).map(Self::Qwen2),
             Family::Qwen3 => qwen3::Block::load(weights, layer).map(Self::Qwen3),
+            Family::Qwen3Moe => qwen3_moe::Block::load(weights, layer).map(Self::Qwen3Moe),
+            Family::Qwen3Next => qwen3_next::Block::load(weights, layer).map(Self::Qwen3Next),
+            Family::Qwen35 => qwen3_5::Block::load(weights, layer).map(Self::Qwen35),
+            Family::Qwen35Moe => qwen3_5_moe::Block::load(weights, layer).map(Self::Qwen35Moe),
         }
     }
 
@@ -40,18 +55,13 @@ impl Block {
         step: &mut StepContext<'_>,
     ) -> Result<Array, EngineError> {
         match self {
-            Self::Llama(block) => block.forward(x, step),
+            Self::Llama(block) | Self::Qwen2(block) => block.forward(x, step),
             Self::Qwen3(block) => block.forward(x, step),
+            Self::Qwen3Moe(block) => block.forward(x, step),
+            Self::Qwen3Next(block) | Self::Qwen35(block) | Self::Qwen35Moe(block) => {
+                block.forward(x, step)
+            }
         }
-    }
-}
-
-fn heads(config: &ModelConfig) -> Heads {
-    Heads {
-        query: config.heads.cast_signed(),
-        kv: config.kv_heads.cast_signed(),
-        dim: config.head_dim.cast_signed(),
-        rope: Rope::new(config),
     }
 }
 

@@ -8,7 +8,7 @@
 
 use mlx_rs::Array;
 
-use super::{StepContext, heads, split_heads};
+use super::{StepContext, split_heads};
 use crate::engine::error::EngineError;
 use crate::engine::layers::{Heads, Joined, Linear, Mlp, RmsNorm, attend};
 use crate::engine::weights::Weights;
@@ -21,7 +21,7 @@ pub(in crate::engine) struct Block {
     mlp: Mlp,
 }
 
-struct Attention {
+pub(super) struct Attention {
     /// `q_proj`, `k_proj` and `v_proj`.
     qkv: Joined<3>,
     o_proj: Linear,
@@ -55,19 +55,23 @@ impl Block {
 }
 
 impl Attention {
-    fn load(weights: &mut Weights<'_>, path: &str) -> Result<Self, EngineError> {
+    pub(super) fn load(weights: &mut Weights<'_>, path: &str) -> Result<Self, EngineError> {
         let config = weights.config();
         let bias = config.attention_bias;
         Ok(Self {
-            qkv: weights.joined(path, ["q_proj", "k_proj", "v_proj"], bias)?,
-            o_proj: weights.linear(&format!("{path}.o_proj"), bias)?,
+            qkv: weights.joined(path, ["q_proj", "k_proj", "v_proj"], bias.on_inputs())?,
+            o_proj: weights.linear(&format!("{path}.o_proj"), bias.on_output())?,
             q_norm: weights.rms_norm(&format!("{path}.q_norm"))?,
             k_norm: weights.rms_norm(&format!("{path}.k_norm"))?,
-            heads: heads(config),
+            heads: Heads::new(config),
         })
     }
 
-    fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError> {
+    pub(super) fn forward(
+        &self,
+        x: &Array,
+        step: &mut StepContext<'_>,
+    ) -> Result<Array, EngineError> {
         let Heads { query, kv, dim, .. } = &self.heads;
         let [queries, keys, values] = self.qkv.forward(x)?;
         let queries = split_heads(&queries, *query, *dim)?;

@@ -11,6 +11,7 @@ use super::Rope;
 use crate::engine::cache::Caches;
 use crate::engine::error::EngineError;
 use crate::engine::ffi;
+use crate::model::ModelConfig;
 
 /// A row as attention sees it, in MLX's own integers.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +28,17 @@ pub(in crate::engine) struct Heads {
     pub(in crate::engine) kv: i32,
     pub(in crate::engine) dim: i32,
     pub(in crate::engine) rope: Rope,
+}
+
+impl Heads {
+    pub(in crate::engine) fn new(config: &ModelConfig) -> Self {
+        Self {
+            query: config.heads.cast_signed(),
+            kv: config.kv_heads.cast_signed(),
+            dim: config.head_dim.cast_signed(),
+            rope: Rope::new(config),
+        }
+    }
 }
 
 /// Queries `[tokens, query heads, dim]` over keys and values `[tokens, kv heads, dim]`, which are
@@ -65,13 +77,12 @@ fn attend_row(
     let by_head = |array: &Array, count| {
         array.reshape(&[1, span.count, count, heads.dim])?.transpose_axes(&[0, 2, 1, 3])
     };
-    let queries = heads.rope.turn(&by_head(queries, heads.query)?, heads.dim, span.first)?;
-    let keys = heads.rope.turn(&by_head(keys, heads.kv)?, heads.dim, span.first)?;
+    let queries = heads.rope.turn(&by_head(queries, heads.query)?, span.first)?;
+    let keys = heads.rope.turn(&by_head(keys, heads.kv)?, span.first)?;
     let values = by_head(values, heads.kv)?;
 
-    let shape = caches.shape();
-    let [keys, values] =
-        caches.layer(span.seq, layer)?.update(shape, span.first, &keys, &values)?;
+    let kept = caches.keys_values(span.seq, layer)?;
+    let [keys, values] = kept.update(span.first, &keys, &values)?;
     // The causal mask is aligned to the end, so that earlier positions are seen by all.
     let mask = (span.count > 1).then_some(ScaledDotProductAttentionMask::Causal);
     #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]

@@ -1,18 +1,14 @@
 //! Token ids to hidden states; and, in a model with tied weights, hidden states to logits.
 
-use mlx_rs::{Array, ops};
+use mlx_rs::Array;
 
-use super::linear::Quantised;
+use super::quantised::Quantised;
 use crate::engine::error::EngineError;
 use crate::engine::weights::Matrix;
 
 /// The matrix `[vocab, hidden]`.
 pub(in crate::engine) enum Embedding {
-    Plain {
-        weight: Array,
-        transposed: Array,
-    },
-    #[expect(private_interfaces, reason = "built and used in this module alone")]
+    Plain { weight: Array, transposed: Array },
     Quantised(Quantised),
 }
 
@@ -20,9 +16,7 @@ impl Embedding {
     pub(in crate::engine) fn new(matrix: Matrix) -> Result<Self, EngineError> {
         Ok(match matrix {
             Matrix::Plain(weight) => Self::Plain { transposed: weight.transpose()?, weight },
-            Matrix::Quantised { weight, scales, biases, quantisation } => {
-                Self::Quantised(Quantised::new(weight, scales, biases, quantisation))
-            }
+            Matrix::Quantised(weight) => Self::Quantised(weight),
         })
     }
 
@@ -30,11 +24,7 @@ impl Embedding {
     pub(in crate::engine) fn forward(&self, tokens: &Array) -> Result<Array, EngineError> {
         match self {
             Self::Plain { weight, .. } => Ok(weight.take_axis(tokens, 0)?),
-            Self::Quantised(Quantised { weight, scales, biases, group_size, bits }) => {
-                let rows = [weight, scales, biases].map(|part| part.take_axis(tokens, 0));
-                let [weight, scales, biases] = rows;
-                Ok(ops::dequantize(weight?, scales?, &biases?, *group_size, *bits)?)
-            }
+            Self::Quantised(weight) => weight.unpacked_rows(tokens),
         }
     }
 

@@ -59,11 +59,12 @@ impl<const N: usize> Joined<N> {
 
 #[cfg(test)]
 mod tests {
-    use mlx_rs::{ops, random};
+    use mlx_rs::{Dtype, ops, random};
 
     use super::*;
+    use crate::engine::layers::Quantised;
     use crate::engine::weights::Matrix;
-    use crate::model::ModuleQuantisation;
+    use crate::model::{ModuleQuantisation, QuantisationMode};
 
     const INPUTS: i32 = 64;
 
@@ -82,9 +83,11 @@ mod tests {
         let seed = u64::try_from(outputs).expect("a size");
         let (weight, scales, biases) =
             ops::quantize(uniform(&[outputs, INPUTS], seed), 32, bits).expect("quantised");
-        let quantisation = ModuleQuantisation { group_size: 32, bits: bits.cast_unsigned() };
-        Linear::new(Matrix::Quantised { weight, scales, biases, quantisation }, None)
-            .expect("a layer")
+        let mode = QuantisationMode::Affine;
+        let quantisation = ModuleQuantisation { mode, group_size: 32, bits: bits.cast_unsigned() };
+        let (biases, dtype) = (Some(biases), Dtype::Float32);
+        let quantised = Quantised { weight, scales, biases, quantisation, dtype };
+        Linear::new(Matrix::Quantised(quantised), None).expect("a layer")
     }
 
     /// A sum is an array of its own, in one piece.

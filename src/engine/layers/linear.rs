@@ -2,9 +2,9 @@
 
 use mlx_rs::{Array, ops};
 
+use super::quantised::Quantised;
 use crate::engine::error::EngineError;
 use crate::engine::weights::Matrix;
-use crate::model::ModuleQuantisation;
 
 /// A linear layer from `in` to `out`.
 pub(in crate::engine) struct Linear {
@@ -18,22 +18,11 @@ enum Weight {
     Quantised(Quantised),
 }
 
-/// A quantised matrix `[out, in]`, multiplied without being unpacked.
-pub(super) struct Quantised {
-    pub(super) weight: Array,
-    pub(super) scales: Array,
-    pub(super) biases: Array,
-    pub(super) group_size: i32,
-    pub(super) bits: i32,
-}
-
 impl Linear {
     pub(in crate::engine) fn new(matrix: Matrix, bias: Option<Array>) -> Result<Self, EngineError> {
         let weight = match matrix {
             Matrix::Plain(weight) => Weight::Plain(weight.transpose()?),
-            Matrix::Quantised { weight, scales, biases, quantisation } => {
-                Weight::Quantised(Quantised::new(weight, scales, biases, quantisation))
-            }
+            Matrix::Quantised(weight) => Weight::Quantised(weight),
         };
         Ok(Self { weight, bias })
     }
@@ -63,8 +52,20 @@ impl Linear {
         let Some(all) = parts.iter().map(quantised).collect::<Option<Vec<&Quantised>>>() else {
             return Ok(None);
         };
-        Ok(Quantised::below_each_other(&all)?
+        Ok(Quantised::joined(&all, 0)?
             .map(|weight| Self { weight: Weight::Quantised(weight), bias }))
+    }
+
+    /// The outputs that `ids` names, in their order.
+    pub(in crate::engine) fn rows(&self, ids: &Array) -> Result<Self, EngineError> {
+        let weight = match &self.weight {
+            Weight::Plain(weight) => {
+                Weight::Plain(weight.transpose()?.take_axis(ids, 0)?.transpose()?)
+            }
+            Weight::Quantised(weight) => Weight::Quantised(weight.rows(ids)?),
+        };
+        let bias = self.bias.as_ref().map(|bias| bias.take_axis(ids, 0)).transpose()?;
+        Ok(Self { weight, bias })
     }
 
     pub(super) fn outputs(&self) -> i32 {
@@ -74,12 +75,10 @@ impl Linear {
         }
     }
 
-    pub(super) fn arrays(&self) -> Vec<Array> {
+    pub(in crate::engine) fn arrays(&self) -> Vec<Array> {
         let mut arrays = match &self.weight {
             Weight::Plain(weight) => vec![weight.clone()],
-            Weight::Quantised(Quantised { weight, scales, biases, .. }) => {
-                vec![weight.clone(), scales.clone(), biases.clone()]
-            }
+            Weight::Quantised(weight) => weight.arrays(),
         };
         arrays.extend(self.bias.clone());
         arrays
@@ -93,36 +92,5 @@ impl Linear {
             (Weight::Quantised(weight), None) => weight.multiply(x),
             (Weight::Quantised(weight), Some(bias)) => Ok(weight.multiply(x)?.add(bias)?),
         }
-    }
-}
-
-impl Quantised {
-    pub(super) fn new(
-        weight: Array,
-        scales: Array,
-        biases: Array,
-        ModuleQuantisation { group_size, bits }: ModuleQuantisation,
-    ) -> Self {
-        let (group_size, bits) = (group_size.cast_signed(), bits.cast_signed());
-        Self { weight, scales, biases, group_size, bits }
-    }
-
-    fn below_each_other(parts: &[&Self]) -> Result<Option<Self>, EngineError> {
-        let Some(&&Self { group_size, bits, .. }) = parts.first() else { return Ok(None) };
-        if parts.iter().any(|part| (part.group_size, part.bits) != (group_size, bits)) {
-            return Ok(None);
-        }
-        let rows = |of: fn(&Self) -> &Array| {
-            let arrays: Vec<&Array> = parts.iter().map(|part| of(part)).collect();
-            ops::concatenate(&arrays, 0)
-        };
-        let (weight, scales) = (rows(|part| &part.weight)?, rows(|part| &part.scales)?);
-        Ok(Some(Self { weight, scales, biases: rows(|part| &part.biases)?, group_size, bits }))
-    }
-
-    /// `x Wᵀ`.
-    pub(super) fn multiply(&self, x: &Array) -> Result<Array, EngineError> {
-        let Self { weight, scales, biases, group_size, bits } = self;
-        Ok(ops::quantized_matmul(x, weight, scales, biases, true, *group_size, *bits)?)
     }
 }

@@ -1,11 +1,9 @@
 //! The gated feed-forward network: `down(silu(gate(x)) · up(x))`.
 
-use std::cell::RefCell;
-
 use mlx_rs::error::Exception;
-use mlx_rs::transforms::compile::compile;
 use mlx_rs::{Array, ops};
 
+use super::compiled::{fused, inputs};
 use super::{Joined, Linear};
 use crate::engine::error::EngineError;
 use crate::engine::weights::Weights;
@@ -31,25 +29,14 @@ impl Mlp {
     }
 
     pub(in crate::engine) fn forward(&self, x: &Array) -> Result<Array, EngineError> {
-        let [gate, up] = self.gate_up.forward(x)?;
-        // Compiled, it is one launch; on a CPU that would call a C++ compiler at run time.
-        let gated = if self.on_gpu {
-            COMPILED.with_borrow_mut(|gated| gated((&gate, &up)))?
-        } else {
-            gated((&gate, &up))?
-        };
+        let [gated] = GATED.call(self.on_gpu, &self.gate_up.forward(x)?)?;
         self.down_proj.forward(&gated)
     }
 }
 
 /// `silu(gate) · up`.
-fn gated((gate, up): (&Array, &Array)) -> Result<Array, Exception> {
-    gate.multiply(ops::sigmoid(gate)?)?.multiply(up)
+fn gated(arrays: &[Array]) -> Result<Vec<Array>, Exception> {
+    let [gate, up] = inputs(arrays)?;
+    Ok(vec![gate.multiply(ops::sigmoid(gate)?)?.multiply(up)?])
 }
-
-type Gated = Box<dyn for<'a> FnMut((&'a Array, &'a Array)) -> Result<Array, Exception>>;
-
-thread_local! {
-    /// One for all layers: MLX keeps what it compiled with the function, and both with the thread.
-    static COMPILED: RefCell<Gated> = RefCell::new(Box::new(compile(gated, true)));
-}
+fused!(pub(super) GATED, gated);

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use crate::model::{ModelConfig, ModelSpec, Module, ModuleKind, Part};
+use crate::model::{
+    ModelConfig, ModelSpec, Module, ModuleKind, ModuleQuantisation, Part, QuantisationMode,
+};
 
 pub(super) const VOCAB: u32 = 61;
 pub(super) const LAYERS: u32 = 4;
@@ -100,44 +102,73 @@ fn tensors(config: &ModelConfig) -> Vec<RawTensor> {
 }
 
 fn module_tensors(spec: ModelSpec<'_>, module: &Module, random: &mut Random) -> Vec<RawTensor> {
-    let float = |suffix: &str, shape: &[u32], random: &mut Random, middle: f32, spread: f32| {
-        let count = shape.iter().product::<u32>();
-        RawTensor {
-            name: format!("{}.{suffix}", module.path),
-            dtype: "BF16",
-            shape: shape.to_vec(),
-            bytes: (0..count).flat_map(|_| bf16(middle + spread * random.unit())).collect(),
+    let path = &module.path;
+    let weight = format!("{path}.weight");
+    match module.kind {
+        ModuleKind::Vector { size } => vec![float(weight, &[size], random, 1.0, 0.2)],
+        ModuleKind::Bare { size } => vec![float(path.clone(), &[size], random, -0.5, 0.5)],
+        ModuleKind::Convolution { channels, kernel } => {
+            vec![float(weight, &[channels, kernel, 1], random, 0.0, 0.8)]
         }
-    };
-    let (rows, columns, bias) = match module.kind {
-        ModuleKind::Vector { size } => return vec![float("weight", &[size], random, 1.0, 0.2)],
-        ModuleKind::Matrix { rows, columns, bias } => (rows, columns, bias),
-    };
-    let mut tensors = match spec.quantisation(&module.path, None) {
-        None => vec![float("weight", &[rows, columns], random, 0.0, 0.25)],
-        Some(quantisation) => {
-            let shape = vec![rows, columns * quantisation.bits / 32];
-            let words = shape.iter().product::<u32>();
-            let steps = (1_u32 << quantisation.bits) - 1;
-            #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-            let scale = 0.5 / steps as f32;
-            let groups = [rows, columns / quantisation.group_size];
-            vec![
-                RawTensor {
-                    name: format!("{}.weight", module.path),
-                    dtype: "U32",
-                    shape,
-                    bytes: (0..words).flat_map(|_| random.word().to_le_bytes()).collect(),
-                },
-                float("scales", &groups, random, scale, scale / 4.0),
-                float("biases", &groups, random, -0.25, 0.02),
-            ]
+        ModuleKind::Matrix { rows, columns, bias } => {
+            let mut tensors = matrix(spec, path, &[rows, columns], random);
+            if bias {
+                tensors.push(float(format!("{path}.bias"), &[rows], random, 0.0, 0.5));
+            }
+            tensors
         }
+        ModuleKind::Experts { count, hidden, width } => {
+            let inner = [count, width, hidden];
+            [("gate_proj", inner), ("up_proj", inner), ("down_proj", [count, hidden, width])]
+                .into_iter()
+                .flat_map(|(name, shape)| matrix(spec, &format!("{path}.{name}"), &shape, random))
+                .collect()
+        }
+    }
+}
+
+/// A matrix or a stack of them, as the config says that it is stored.
+fn matrix(spec: ModelSpec<'_>, path: &str, shape: &[u32], random: &mut Random) -> Vec<RawTensor> {
+    let name = |suffix: &str| format!("{path}.{suffix}");
+    let Some(ModuleQuantisation { mode, group_size, bits }) = spec.quantisation(path, None) else {
+        return vec![float(name("weight"), shape, random, 0.0, 0.25)];
     };
-    if bias {
-        tensors.push(float("bias", &[rows], random, 0.0, 0.5));
+    let (columns, leading) = shape.split_last().expect("a shape");
+    let with = |last: u32| [leading, &[last]].concat();
+    let groups = with(columns / group_size);
+    let bytes =
+        |name, dtype, shape: Vec<u32>, bytes: Vec<u8>| RawTensor { name, dtype, shape, bytes };
+    let packed = with(columns * bits / 32);
+    let words = packed.iter().product::<u32>();
+    let weights = (0..words).flat_map(|_| random.word().to_le_bytes()).collect();
+    let mut tensors = vec![bytes(name("weight"), "U32", packed, weights)];
+    if mode.is_affine() {
+        let steps = (1_u32 << bits) - 1;
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let scale = 0.5 / steps as f32;
+        tensors.push(float(name("scales"), &groups, random, scale, scale / 4.0));
+        tensors.push(float(name("biases"), &groups, random, -0.25, 0.02));
+    } else {
+        // Exponents of a small scale; the bytes of 8-bit weights may mean very large numbers.
+        let scale = match mode {
+            QuantisationMode::Nvfp4 => 0x18,
+            QuantisationMode::Mxfp8 => 117,
+            _ => 123,
+        };
+        let count = groups.iter().product::<u32>() as usize;
+        tensors.push(bytes(name("scales"), "U8", groups, vec![scale; count]));
     }
     tensors
+}
+
+fn float(name: String, shape: &[u32], random: &mut Random, middle: f32, spread: f32) -> RawTensor {
+    let count = shape.iter().product::<u32>();
+    RawTensor {
+        name,
+        dtype: "BF16",
+        shape: shape.to_vec(),
+        bytes: (0..count).flat_map(|_| bf16(middle + spread * random.unit())).collect(),
+    }
 }
 
 fn file(tensors: &[RawTensor]) -> Vec<u8> {

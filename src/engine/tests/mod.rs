@@ -1,11 +1,14 @@
 //! The engine against tiny random checkpoints, which are written when a test runs.
 
 mod checkpoint;
+mod families;
 mod inputs;
 mod loading;
 mod sampling;
 mod speed;
 mod splits;
+
+use std::process::Command;
 
 use daisy_proto::{Dtype, Hidden, LayerRange, Rank, Row, Sampling, SeqId, Shard};
 
@@ -105,3 +108,19 @@ fn assert_close(a: &[f32], b: &[f32], tolerance: f32, what: &str) {
         assert!((a - b).abs() <= tolerance * largest, "{what}: {a} and {b}, largest {largest}");
     }
 }
+
+/// Whether the test `path` has this process to itself; if not, one is started for it and must pass.
+fn alone(path: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let this = std::env::current_exe().expect("a test binary");
+    let (_, test) = path.split_once("::").expect("the crate's name comes first");
+    let child = Command::new(this).args(["--exact", test]).env(ALONE, "1").output();
+    let child = child.expect("started");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+const ALONE: &str = "DAISY_TEST_ALONE";

@@ -1,7 +1,6 @@
 //! A step's cost does not grow with the context, beyond what attention itself needs.
 
 use std::fs;
-use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -93,14 +92,7 @@ fn attention(engine: &Engine, queries: &Array, seq: u64, context: i32) {
 #[test]
 fn a_step_at_8000_costs_what_one_at_100_does() {
     // Processor time is the process's, so other tests must not run in it.
-    if std::env::var_os(ALONE).is_none() {
-        let this = std::env::current_exe().expect("a test binary");
-        let test = concat!(module_path!(), "::a_step_at_8000_costs_what_one_at_100_does");
-        let (_, test) = test.split_once("::").expect("the crate's name comes first");
-        let child = Command::new(this).args(["--exact", test]).env(ALONE, "1").output();
-        let child = child.expect("started");
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    if !alone(concat!(module_path!(), "::a_step_at_8000_costs_what_one_at_100_does")) {
         return;
     }
     // As many key heads as query heads: there a copy weighs most against attention itself.
@@ -150,4 +142,3 @@ fn processor_time() -> Duration {
 
 const ATTEMPTS: u32 = 6;
 const RUNS: u32 = 60;
-const ALONE: &str = "DAISY_TEST_ALONE";
