@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="tests/data/tiny")
     parser.add_argument("--smollm2", type=Path)
     parser.add_argument("--large", type=Path)
+    parser.add_argument("--family", type=Path, action="append", default=[], help="a random model, as often as wanted")
     parser.add_argument("--parity", type=Path)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--mlx-lm", help="a python3 that has mlx_lm")
@@ -290,6 +291,22 @@ def large(run: Run) -> None:
     speeds(run, "8B-shaped 4-bit", run.args.large, filler="wave ", filler_tokens=5)
 
 
+def families(run: Run) -> None:
+    """Real layer shapes of other families, few layers each: against mlx_lm, and where the time goes."""
+    for model in run.args.family:
+        name = f"{model.name}, {layers_of(model)} layers"
+        try:
+            speeds(run, name, model, filler="wave ", filler_tokens=5)
+            tokens_time(run, name, model)
+        except Exception as error:  # the other families still tell something
+            run.row(name, error=f"{type(error).__name__}: {error}")
+
+
+def layers_of(model: Path) -> int:
+    config = json.loads((model / "config.json").read_text())
+    return config.get("text_config", config)["num_hidden_layers"]
+
+
 def same(answers: dict) -> dict:
     equal = answers[1] == answers[2]
     return {"split": "equal"} if equal else {"split": "DIFFERS", "error": f"1: {answers[1]} 2: {answers[2]}"}
@@ -385,19 +402,23 @@ def parity(run: Run) -> None:
 
 
 def profile(run: Run) -> None:
-    """Where a token's time goes in one rank."""
+    tokens_time(run, "a token's time", run.args.large)
+
+
+def tokens_time(run: Run, what: str, model: Path) -> None:
+    """Where a token's time goes in one rank, of all layers, of half of them and of one."""
     done = subprocess.run(
         [run.args.profile, "--ignored", "--nocapture"],
-        env=os.environ | {"MLX_CUDA_USE_CUDNN_SDPA": "0", "DAISY_PROFILE_MODEL": str(run.args.large)},
+        env=os.environ | {"MLX_CUDA_USE_CUDNN_SDPA": "0", "DAISY_PROFILE_MODEL": str(model)},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     lines = [line.split("PROFILE ", 1)[1] for line in done.stdout.splitlines() if "PROFILE " in line]
     extra = {} if lines else {"error": (done.stdout + done.stderr)[-600:]}
-    run.row("a token's time", lines=lines, **extra)
+    run.row(what, lines=lines, **extra)
 
 
 PARTS = {
-    part.__name__: part for part in (machine, smollm2, large, profile, tiny, parity)
+    part.__name__: part for part in (machine, smollm2, large, profile, families, tiny, parity)
 }
 
 

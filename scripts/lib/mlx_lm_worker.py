@@ -15,6 +15,12 @@ from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model
 
 
+# mlx_lm hands gather_qmm a scale that MLX 0.32.2 does not know.
+if "global_scale" not in (mx.gather_qmm.__doc__ or "global_scale"):
+    known_gather_qmm = mx.gather_qmm
+    mx.gather_qmm = lambda *inputs, global_scale=None, **more: known_gather_qmm(*inputs, **more)
+
+
 def main() -> None:
     loaded = load_model(Path(sys.argv[1]))
     model = loaded[0] if isinstance(loaded, tuple) else loaded

@@ -185,14 +185,19 @@ impl<'a> Weights<'a> {
         let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"];
         match ExpertForm::of(path, |name| self.stored.contains_key(name)) {
             ExpertForm::Stacked => {
-                let stack = |name| self.stack(&format!("{path}.{name}"));
+                let stack = |name| {
+                    let path = format!("{path}.{name}");
+                    self.stack(&path, &path)
+                };
                 let stacks: Result<Vec<_>, _> = [gate, up, down].into_iter().map(stack).collect();
                 stacks?.try_into().map_err(|_| EngineError::Internal("three stacks"))
             }
             ExpertForm::Separate => {
                 let mut stacks = Vec::new();
                 for name in [gate, up, down] {
-                    let one = |expert| self.stack(&format!("{}.{expert}.{name}", experts(path)));
+                    let named = format!("{path}.{name}");
+                    let one =
+                        |expert| self.stack(&format!("{}.{expert}.{name}", experts(path)), &named);
                     let matrices: Result<Vec<_>, _> = (0..count).map(one).collect();
                     stacks.push(Matrix::stacked(&matrices?)?);
                 }
@@ -239,15 +244,16 @@ impl<'a> Weights<'a> {
     }
 
     fn matrix(&mut self, path: &str) -> Result<Matrix, EngineError> {
-        let matrix = self.stack(path)?;
+        let matrix = self.stack(path, path)?;
         self.taken.extend(matrix.arrays());
         Ok(matrix)
     }
 
     /// A matrix or a stack of them, not counted among the part's arrays.
-    fn stack(&mut self, path: &str) -> Result<Matrix, EngineError> {
+    /// The config speaks of its quantisation by the path `named`.
+    fn stack(&mut self, path: &str, named: &str) -> Result<Matrix, EngineError> {
         let name = format!("{path}.weight");
-        let quantisation = self.spec.quantisation(path, self.stored.get(&name).copied());
+        let quantisation = self.spec.quantisation(named, self.stored.get(&name).copied());
         let weight = self.take(&name)?;
         let Some(quantisation) = quantisation else {
             return Ok(Matrix::Plain(weight.as_dtype(self.dtype)?));

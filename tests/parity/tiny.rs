@@ -102,7 +102,8 @@ fn every_cut(tiny: &Tiny) {
 #[test]
 fn a_given_checkpoint_is_the_reference() {
     let given = std::env::var_os("DAISY_PARITY_MODEL");
-    let tiny = given.map_or_else(|| Tiny::open("qwen3_5-tied-4bit-f32"), |dir| Tiny::at(dir.as_ref()));
+    let tiny =
+        given.map_or_else(|| Tiny::open("qwen3_5-tied-4bit-f32"), |dir| Tiny::at(dir.as_ref()));
     let seed = std::env::var("DAISY_PARITY_SEED").ok().and_then(|seed| seed.parse().ok());
     let layers = tiny.config.layers;
     let all: Vec<Cut> = (2..=RANKS_MAX).flat_map(|ranks| cuts(layers, ranks)).collect();
