@@ -12,6 +12,7 @@
 mod addr;
 pub mod close;
 pub mod control;
+pub mod facts;
 pub mod frame;
 pub mod hello;
 pub mod hidden;
@@ -22,6 +23,7 @@ pub mod sampling;
 pub mod step;
 
 pub use close::CloseReason;
+pub use facts::{Address, Cable, Device, Facts, Interface, LinkKind, Power, Pressure};
 pub use hidden::{Dtype, Hidden};
 pub use id::{LayerRange, NodeId, PipelineId, Rank, SeqId, Shard};
 pub use sampling::{Logprobs, Sampling};

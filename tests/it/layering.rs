@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PURE: &[&str] = &["model", "pipeline", "plan", "preflight", "schedule", "units"];
+const PURE: &[&str] = &["facts", "model", "pipeline", "plan", "preflight", "schedule", "units"];
 const ADAPTERS: &[&str] = &["engine", "identity", "ipc", "logs", "net", "store", "text"];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];
 
