@@ -5,7 +5,9 @@
 //! A test reads the `use` lines and holds this; `docs/architecture.md` says why.
 
 // 1. pure
+pub mod doctor;
 pub mod facts;
+pub mod links;
 pub mod model;
 pub mod pipeline;
 pub mod plan;
@@ -17,6 +19,7 @@ pub mod engine;
 pub mod identity;
 pub mod ipc;
 pub mod logs;
+pub mod machine;
 pub mod net;
 pub mod store;
 pub mod text;

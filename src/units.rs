@@ -19,6 +19,37 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// `12GiB`, `12G`, `1.5GiB`, `800MiB`: what a person would write.
+impl std::str::FromStr for Bytes {
+    type Err = BytesError;
+
+    fn from_str(text: &str) -> Result<Self, BytesError> {
+        let fault = || BytesError(text.to_owned());
+        let at = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(fault)?;
+        let unit = match text[at..].to_ascii_lowercase().as_str() {
+            "k" | "kib" => KIB,
+            "m" | "mib" => MIB,
+            "g" | "gib" => GIB,
+            _ => return Err(fault()),
+        };
+        let (whole, part) = text[..at].trim().split_once('.').unwrap_or((text[..at].trim(), "0"));
+        let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+        if !is_digits(whole) || !is_digits(part) || part.len() > 3 {
+            return Err(fault());
+        }
+        let thousandths = format!("{part:0<3}").parse::<u64>().map_err(|_| fault())?;
+        let bytes = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(unit));
+        bytes
+            .and_then(|bytes| bytes.checked_add(unit * thousandths / 1000))
+            .map(Self)
+            .ok_or_else(fault)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a size; write it as 12GiB or 800MiB")]
+pub struct BytesError(String);
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const HALF_GIB: u64 = 1 << 29;
@@ -27,6 +58,24 @@ const GIB: u64 = 1 << 30;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_as_users_write_them() {
+        for (text, bytes) in [
+            ("12GiB", 12 * GIB),
+            ("12g", 12 * GIB),
+            ("1.5 GiB", 3 * GIB / 2),
+            ("800MiB", 800 * MIB),
+            ("0k", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for odd in
+            ["", "12", "GiB", "-1GiB", "1,5GiB", "1.GiB", "1.2345GiB", "99999999999GiB", "12GB"]
+        {
+            assert_eq!(odd.parse::<Bytes>(), Err(BytesError(odd.to_owned())), "{odd}");
+        }
+    }
 
     #[test]
     fn bytes_are_shown_as_users_read_them() {

@@ -1,13 +1,15 @@
 //! Node ↔ node. After the fixed first message ([`crate::hello`]) both sides send frames with one of
 //! these messages each. The driver asks; the other node answers by `call` number or sends events.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::local::{RankStart, Refusal};
-use crate::{Dtype, NodeId, PipelineId, Rank};
+use crate::{
+    Cable, Device, Dtype, Facts, Interface, NodeId, NodeLink, PathEnd, PipelineId, Rank, Trial,
+};
 
 /// One-time public key of a rank, made for one pipeline. A rank never holds its node's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,8 +26,16 @@ pub struct LoadProgress {
 /// What one node asks of another. Only the driver of a pipeline sends these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Who are you, and can you read this checkpoint?
-    Facts { checkpoint: Option<PathBuf> },
+    /// What are you, and what can you spare?
+    Facts,
+    /// Can you read this checkpoint?
+    Checkpoint { path: PathBuf },
+    /// Measure every pair of addresses that may lead to the one who asks.
+    Probe { interfaces: Vec<Interface>, probe_port: u16 },
+    /// Both ends of the link keep this record of it.
+    Agree(NodeLink),
+    /// The link between you and this node; measured if it is not known.
+    LinkTo { node: NodeId, about: Box<NodeFacts> },
     /// Start a rank; it listens before it loads.
     Stage(RankStart),
     /// Connect the rank's edges and load.
@@ -33,8 +43,8 @@ pub enum Request {
         pipeline: PipelineId,
         previous: RankKey,
         next: RankKey,
-        #[serde(with = "crate::addr::many")]
-        next_addrs: Vec<SocketAddr>,
+        /// Best first.
+        ways: Vec<Way>,
     },
     /// End the pipeline's rank. Answered when the process is gone.
     Stop { pipeline: PipelineId },
@@ -45,24 +55,63 @@ pub enum Request {
 /// What the other node answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Response {
-    Facts(Facts),
+    Facts(Box<NodeFacts>),
+    /// Digest of the checkpoint's config and safetensors headers, or why it cannot be read.
+    Checkpoint(Result<[u8; 32], String>),
+    Probed(Vec<Trial>),
+    Link(NodeLink),
     Staged {
         pid: u32,
         key: RankKey,
-        #[serde(with = "crate::addr::many")]
-        addrs: Vec<SocketAddr>,
+        port: u16,
     },
     Done,
     Refused(Refusal),
     Logs(String),
 }
 
+/// A node's machine, and how it is reached. Its id is the key that it has proved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
-    pub id: NodeId,
+pub struct NodeFacts {
     pub name: String,
-    /// Digest of the checkpoint's config and safetensors headers, or why it cannot be read.
-    pub checkpoint: Option<Result<[u8; 32], String>>,
+    pub facts: Facts,
+    /// Those on which the node listens.
+    pub interfaces: Vec<Interface>,
+    pub cables: Vec<Cable>,
+    pub control_port: u16,
+    pub probe_port: u16,
+}
+
+/// How to dial something: where to, and by which of the dialler's own interfaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Way {
+    #[serde(with = "crate::addr::one")]
+    pub addr: SocketAddr,
+    /// None: the system's routes decide.
+    pub device: Option<Device>,
+}
+
+impl From<SocketAddr> for Way {
+    fn from(addr: SocketAddr) -> Self {
+        Self { addr, device: None }
+    }
+}
+
+impl Way {
+    /// From one end of a path to a port at the other.
+    #[must_use]
+    pub fn between(own: &PathEnd, other: &PathEnd, port: u16) -> Self {
+        let addr = match other.ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                // A scope is the dialler's own.
+                SocketAddrV6::new(ip, port, 0, own.device.index).into()
+            }
+            ip => SocketAddr::new(ip, port),
+        };
+        // A machine's own addresses all lead over loopback.
+        let is_here = own.ip == other.ip || other.ip.is_loopback();
+        Self { addr, device: (!is_here).then(|| own.device.clone()) }
+    }
 }
 
 /// What a node tells the driver unasked.

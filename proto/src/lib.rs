@@ -19,6 +19,7 @@ pub mod hidden;
 pub mod id;
 pub mod link;
 pub mod local;
+pub mod measure;
 pub mod sampling;
 pub mod step;
 
@@ -26,6 +27,7 @@ pub use close::CloseReason;
 pub use facts::{Address, Cable, Device, Facts, Interface, LinkKind, Power, Pressure};
 pub use hidden::{Dtype, Hidden};
 pub use id::{LayerRange, NodeId, PipelineId, Rank, SeqId, Shard};
+pub use measure::{NodeLink, Path, PathEnd, Sample, Trial};
 pub use sampling::{Logprobs, Sampling};
 pub use step::{Row, Step};
 
@@ -37,5 +39,7 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const ALPN_CONTROL: &[u8] = b"daisy-control/1";
 /// Rank ↔ rank. Carries [`PROTOCOL_VERSION`].
 pub const ALPN_DATA: &[u8] = b"daisy-data/1";
+/// Node ↔ node: measures a path as a rank's edge would use it.
+pub const ALPN_PROBE: &[u8] = b"daisy-probe/1";
 /// Answers only while a pairing window is open.
 pub const ALPN_PAIR: &[u8] = b"daisy-pair/1";

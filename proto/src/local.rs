@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{LoadProgress, RankKey};
-use crate::{Dtype, Logprobs, NodeId, PipelineId, Rank, Sampling, SeqId, Shard};
+use crate::control::{LoadProgress, NodeFacts, RankKey, Way};
+use crate::{Dtype, Logprobs, NodeId, NodeLink, PipelineId, Rank, Sampling, SeqId, Shard};
 
 /// What a rank is told by its node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,8 +18,8 @@ pub enum ToRank {
     Connect {
         previous: RankKey,
         next: RankKey,
-        #[serde(with = "crate::addr::many")]
-        next_addrs: Vec<SocketAddr>,
+        /// Best first.
+        ways: Vec<Way>,
     },
     /// Rank 0 only: compute this sequence until it ends.
     Admit(Admit),
@@ -125,6 +125,8 @@ pub enum ToNode {
         grace_ms: u64,
     },
     Status,
+    /// The machines and links of this node and of the peers that it knows.
+    Survey,
     /// The last lines of another node's log, the node by name or address.
     Logs {
         node: String,
@@ -143,12 +145,36 @@ pub struct Serve {
     pub peers: Vec<SocketAddr>,
     /// Layers per rank in rank order; empty: by bytes.
     pub layers: Vec<u32>,
-    /// Ranks wanted; none: one per reachable node.
-    pub nodes: Option<u32>,
+    pub nodes: Nodes,
+    /// Names of nodes that take no part.
+    pub exclude: Vec<String>,
+    pub links: LinkWish,
     /// Context in tokens; none: the model's own, at most 8192.
     pub context: Option<u32>,
     pub chunk: u32,
     pub dtype: Option<Dtype>,
+}
+
+/// Which nodes hold ranks, besides this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Nodes {
+    /// Every one that answers.
+    #[default]
+    All,
+    /// This many ranks.
+    Count(u32),
+    /// In the order of ranks.
+    Named(Vec<String>),
+}
+
+/// Which links may carry hidden states.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkWish {
+    /// Slow ones too.
+    pub any: bool,
+    /// Names of interfaces, at either end; empty: all.
+    pub interfaces: Vec<String>,
+    pub exclude_interfaces: Vec<String>,
 }
 
 /// What a node answers to its command line.
@@ -177,7 +203,46 @@ pub enum FromNode {
     Stopped,
     Refused(Refusal),
     Status(NodeStatus),
+    Survey(Box<Survey>),
     Logs(String),
+    /// Something that the user should know; serving goes on.
+    Note(String),
+}
+
+/// What a node knows of machines and links.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survey {
+    pub id: NodeId,
+    pub own: NodeFacts,
+    pub peers: Vec<PeerSurvey>,
+    /// Addresses that were named and do not answer.
+    pub unreached: Vec<Unreached>,
+    /// What the node found wrong with its machine and its links.
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreached {
+    #[serde(with = "crate::addr::one")]
+    pub addr: SocketAddr,
+    pub fault: String,
+}
+
+/// One thing that is wrong, and the one thing that helps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    pub what: String,
+    pub remedy: String,
+}
+
+/// A peer, as this node last heard of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerSurvey {
+    pub id: NodeId,
+    pub facts: Option<NodeFacts>,
+    pub link: Option<NodeLink>,
+    /// Why it is not connected now; none: it is.
+    pub lost: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,23 +7,27 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 
-use daisy_proto::control::{Event, Facts, LoadProgress, Message, RankKey, Request, Response};
+use daisy_proto::control::{
+    Event, LoadProgress, Message, NodeFacts, RankKey, Request, Response, Way,
+};
 use daisy_proto::frame;
 use daisy_proto::hello::Hello;
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, FinishReason, FromNode, FromRank, NodeStatus, PlannedShard, RankStart, RankStatus,
-    Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
+    Admit, Finding, FinishReason, FromNode, FromRank, LinkWish, NodeStatus, Nodes, PeerSurvey,
+    PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode,
+    ToRank, Unreached,
 };
 use daisy_proto::{
-    CloseReason, Dtype, LayerRange, Logprobs, NodeId, PROTOCOL_VERSION, PipelineId, Rank, Row,
-    Sampling, SeqId, Shard, Step,
+    Address, Cable, CloseReason, Device, Dtype, Facts, Interface, LayerRange, LinkKind, Logprobs,
+    NodeId, NodeLink, PROTOCOL_VERSION, Path, PathEnd, PipelineId, Power, Pressure, Rank, Row,
+    Sample, Sampling, SeqId, Shard, Step, Trial,
 };
 use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x5539_20ac_6113_1c5f)];
+const HASHES: &[(u32, u64)] = &[(1, 0x4b23_145e_f7ef_4765)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -93,12 +97,12 @@ fn edge() -> Vec<Golden> {
 fn control() -> Vec<Golden> {
     let pipeline = PipelineId(1);
     let rank = Rank(1);
-    let connect =
-        Request::Connect { pipeline, previous: key(0xaa), next: key(0xbb), next_addrs: addrs() };
-    let facts = |checkpoint| {
-        Response::Facts(Facts { id: NodeId([0xa7; 32]), name: "mini".to_owned(), checkpoint })
-    };
-    let staged = Response::Staged { pid: 4711, key: key(0xcc), addrs: addrs() };
+    let connect = Request::Connect { pipeline, previous: key(0xaa), next: key(0xbb), ways: ways() };
+    let probe = Request::Probe { interfaces: node_facts().interfaces, probe_port: 51_739 };
+    let link_to = Request::LinkTo { node: NodeId([0xa7; 32]), about: Box::new(node_facts()) };
+    let [own, other] = node_link().paths[0].ends.clone();
+    let probed = vec![Trial { own, other, outcome: Err("no answer".to_owned()) }];
+    let staged = Response::Staged { pid: 4711, key: key(0xcc), port: 40_000 };
     let loading = Event::Loading { pipeline, rank, progress: progress() };
     let ready = Event::Ready {
         pipeline,
@@ -113,14 +117,20 @@ fn control() -> Vec<Golden> {
     let response = |response| bytes(&Message::Response { call: 5, response }, &[]);
     let event = |event| bytes(&Message::Event(event), &[]);
     vec![
-        ("ask facts", request(Request::Facts { checkpoint: Some(PathBuf::from("/m")) })),
+        ("ask facts", request(Request::Facts)),
+        ("ask checkpoint", request(Request::Checkpoint { path: PathBuf::from("/m") })),
+        ("ask probe", request(probe)),
+        ("ask agree", request(Request::Agree(node_link()))),
+        ("ask link", request(link_to)),
         ("ask stage", request(Request::Stage(rank_start()))),
         ("ask connect", request(connect)),
         ("ask stop", request(Request::Stop { pipeline })),
         ("ask logs", request(Request::Logs { lines: 200 })),
-        ("facts, none", response(facts(None))),
-        ("facts, read", response(facts(Some(Ok([0xdd; 32]))))),
-        ("facts, unread", response(facts(Some(Err("no config.json".to_owned()))))),
+        ("facts", response(Response::Facts(Box::new(node_facts())))),
+        ("checkpoint, read", response(Response::Checkpoint(Ok([0xdd; 32])))),
+        ("checkpoint, not", response(Response::Checkpoint(Err("no config.json".to_owned())))),
+        ("probed", response(Response::Probed(probed))),
+        ("link", response(Response::Link(node_link()))),
         ("staged", response(staged)),
         ("done", response(Response::Done)),
         ("peer's log", response(Response::Logs("a line\n".to_owned()))),
@@ -150,7 +160,7 @@ fn to_rank() -> Vec<Golden> {
         bias: vec![(127, -100.0)],
         logprobs: Some(5),
     };
-    let connect = ToRank::Connect { previous: key(0xaa), next: key(0xbb), next_addrs: addrs() };
+    let connect = ToRank::Connect { previous: key(0xaa), next: key(0xbb), ways: ways() };
     vec![
         ("rank start", bytes(&ToRank::Start(rank_start()), &[])),
         ("rank connect", bytes(&connect, &[])),
@@ -189,7 +199,13 @@ fn to_node() -> Vec<Golden> {
         port: 8100,
         peers: addrs(),
         layers: vec![15, 15],
-        nodes: Some(2),
+        nodes: Nodes::Named(vec!["mini".to_owned()]),
+        exclude: vec!["air".to_owned()],
+        links: LinkWish {
+            any: true,
+            interfaces: vec!["bridge0".to_owned()],
+            exclude_interfaces: vec!["en0".to_owned()],
+        },
         context: None,
         chunk: 512,
         dtype: None,
@@ -198,6 +214,7 @@ fn to_node() -> Vec<Golden> {
         ("node serve", bytes(&ToNode::Serve(Box::new(serve)), &[])),
         ("node drain", bytes(&ToNode::Drain { grace_ms: 5000 }, &[])),
         ("node status", bytes(&ToNode::Status, &[])),
+        ("node survey", bytes(&ToNode::Survey, &[])),
         ("node logs", bytes(&ToNode::Logs { node: "mini".to_owned(), lines: 200 }, &[])),
     ]
 }
@@ -231,6 +248,16 @@ fn from_node() -> Vec<Golden> {
         serving: Some(model.clone()),
         ranks,
     };
+    let peers = vec![PeerSurvey {
+        id: NodeId([0xa8; 32]),
+        facts: None,
+        link: Some(node_link()),
+        lost: Some("closed".to_owned()),
+    }];
+    let unreached = addrs().into_iter().map(|addr| Unreached { addr, fault: "no".to_owned() });
+    let unreached = unreached.collect();
+    let findings = vec![Finding { what: "a ring".to_owned(), remedy: "pull one".to_owned() }];
+    let survey = Survey { id: NodeId([0xa7; 32]), own: node_facts(), peers, unreached, findings };
     let progress = FromNode::Progress { rank, node: "mini".to_owned(), progress: progress() };
     let plan = FromNode::Plan { model, shards: vec![planned] };
     vec![
@@ -242,6 +269,8 @@ fn from_node() -> Vec<Golden> {
         ("refused, usage", bytes(&FromNode::Refused(refusal(RefusalKind::Usage)), &[])),
         ("refused, reach", bytes(&FromNode::Refused(refusal(RefusalKind::NotReachable)), &[])),
         ("status", bytes(&FromNode::Status(status), &[])),
+        ("survey", bytes(&FromNode::Survey(Box::new(survey)), &[])),
+        ("note", bytes(&FromNode::Note("slow".to_owned()), &[])),
         ("log", bytes(&FromNode::Logs("a line\n".to_owned()), &[])),
     ]
 }
@@ -253,6 +282,62 @@ fn addrs() -> Vec<SocketAddr> {
         (Ipv4Addr::new(169, 254, 1, 2), 51738).into(),
         SocketAddrV6::new(link_local, 51738, 0, 12).into(),
     ]
+}
+
+fn ways() -> Vec<Way> {
+    let devices = [None, Some(Device { name: "bridge0".to_owned(), index: 12 })];
+    addrs().into_iter().zip(devices).map(|(addr, device)| Way { addr, device }).collect()
+}
+
+fn node_facts() -> NodeFacts {
+    let facts = Facts {
+        memory_bytes: 24 << 30,
+        available_bytes: 20 << 30,
+        memory_limit_bytes: Some(12 << 30),
+        gpu_limit_bytes: Some(18 << 30),
+        swap_used_bytes: Some(0),
+        pressure: Some(Pressure::Normal),
+        chip: Some("Apple M4".to_owned()),
+        os: None,
+        power: Some(Power { on_battery: true, charge_percent: Some(38), low_power: false }),
+    };
+    let [end, _] = node_link().paths[0].ends.clone();
+    let interface = Interface {
+        device: end.device,
+        kind: end.kind,
+        mtu: 1500,
+        addrs: vec![Address { ip: end.ip, prefix: 16 }],
+    };
+    let cable = Cable {
+        receptacle: 2,
+        own_domain: "A".to_owned(),
+        peer_domain: "B".to_owned(),
+        gbit_per_s: Some(40),
+    };
+    NodeFacts {
+        name: "mini".to_owned(),
+        facts,
+        interfaces: vec![interface],
+        cables: vec![cable],
+        control_port: 51_738,
+        probe_port: 51_739,
+    }
+}
+
+fn node_link() -> NodeLink {
+    let end = |name: &str, kind, last| PathEnd {
+        device: Device { name: name.to_owned(), index: 12 },
+        kind,
+        ip: Ipv4Addr::new(169, 254, 1, last).into(),
+    };
+    let ends = [
+        end("bridge0", LinkKind::ThunderboltBridge { gbit_per_s: Some(40) }, 1),
+        end("en0", LinkKind::WiFi, 2),
+    ];
+    let sample =
+        Sample { rtt_median_us: 600, rtt_worst_us: 900, probes: 51, bit_per_s: 10_000_000_000 };
+    let path = Path { ends, trials: [Ok(sample), Err("no answer".to_owned())] };
+    NodeLink { nodes: [NodeId([0xa7; 32]), NodeId([0xa8; 32])], round: 3, paths: vec![path] }
 }
 
 fn key(byte: u8) -> RankKey {

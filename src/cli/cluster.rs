@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use super::{Failure, home, machine_name};
 use super::{logs, serve::ServeArgs, status, trust, up};
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
+use crate::units::Bytes;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -52,6 +53,9 @@ pub(crate) struct NodeArgs {
     /// This node's name in messages [default: the machine's]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// The most memory that ranks here may take, as 12GiB [default: what is free]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory_limit: Option<Bytes>,
 }
 
 impl NodeArgs {
@@ -65,6 +69,7 @@ impl NodeArgs {
             name: self.name.clone().unwrap_or_else(machine_name),
             listen: address("--listen", &self.listen)?,
             peers: self.peer_addrs()?,
+            memory_limit_bytes: self.memory_limit.map(|limit| limit.0),
         };
         Ok(Node::open(config).map_err(anyhow::Error::from)?)
     }

@@ -3,6 +3,7 @@
 
 mod chat;
 mod cluster;
+mod doctor;
 mod import;
 mod logs;
 mod render;
@@ -41,6 +42,8 @@ enum Command {
     /// Nodes that work together
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// What is wrong with this machine and its links, and what helps
+    Doctor(doctor::Doctor),
     /// Checkpoints on this machine
     #[command(subcommand)]
     Model(ModelCommand),
@@ -105,6 +108,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rank => Ok(rank::run().map_err(anyhow::Error::from)?),
         Command::Model(ModelCommand::Import(import)) => import.run(cli.home),
         Command::Cluster(command) => command.run(cli.home),
+        Command::Doctor(doctor) => doctor.run(&home(cli.home)?),
         Command::Chat(chat) => chat.run(cli.home),
     }
 }

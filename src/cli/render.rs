@@ -6,11 +6,14 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use daisy_proto::NodeId;
-use daisy_proto::control::LoadProgress;
-use daisy_proto::local::{FromNode, NodeStatus, PlannedShard, RankStatus, Refusal};
+use daisy_proto::control::{LoadProgress, NodeFacts};
+use daisy_proto::local::{
+    Finding, FromNode, NodeStatus, PeerSurvey, PlannedShard, RankStatus, Refusal, Survey,
+};
 
 use super::Failure;
 use super::chat::Stats;
+use crate::links;
 use crate::store::{Imported, Progress};
 use crate::units::Bytes;
 
@@ -31,7 +34,9 @@ pub(crate) fn failure(failure: &Failure) {
 
 fn refused(refusal: &Refusal) {
     for line in refusal.message.lines() {
-        eprintln!("error: {line}");
+        // Each fault is an error of its own; what is set in belongs to the one before.
+        let prefix = if line.starts_with(' ') { "" } else { "error: " };
+        eprintln!("{prefix}{line}");
     }
     for hint in &refusal.hints {
         eprintln!("hint: {hint}");
@@ -83,7 +88,12 @@ pub(crate) fn event(event: &FromNode) {
             eprintln!("error: the pipeline failed: {reason}");
             eprintln!("hint: requests get 503 with this reason; stop with Ctrl+C and serve again");
         }
-        FromNode::Stopped | FromNode::Refused(_) | FromNode::Status(_) | FromNode::Logs(_) => {}
+        FromNode::Note(note) => eprintln!("note: {note}"),
+        FromNode::Stopped
+        | FromNode::Refused(_)
+        | FromNode::Status(_)
+        | FromNode::Survey(_)
+        | FromNode::Logs(_) => {}
     }
 }
 
@@ -146,6 +156,78 @@ pub(crate) fn status(status: &NodeStatus) {
             rank.pid,
             Bytes(rank.resident_bytes),
             rank.planned.node_name
+        );
+    }
+}
+
+pub(crate) fn doctor(survey: Option<&Survey>, findings: &[Finding]) {
+    match survey {
+        Some(survey) => {
+            machine(&survey.own);
+            for peer in &survey.peers {
+                peer_machine(survey, peer);
+            }
+        }
+        None => eprintln!(
+            "note: no node runs here, so links and peers were not looked at; `daisy cluster up` starts one"
+        ),
+    }
+    for Finding { what, remedy } in findings {
+        println!("finding: {what}");
+        println!("remedy:  {remedy}");
+    }
+    if findings.is_empty() {
+        println!("nothing is wrong");
+    }
+}
+
+fn machine(about: &NodeFacts) {
+    let facts = &about.facts;
+    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
+    println!("{}: {}, {}", about.name, known(&facts.chip), known(&facts.os));
+    let swap =
+        facts.swap_used_bytes.map_or_else(String::new, |used| format!(", swap {}", Bytes(used)));
+    let limit = facts
+        .memory_limit_bytes
+        .map_or_else(String::new, |most| format!(", limit {}", Bytes(most)));
+    println!(
+        "  memory {}, available {}{swap}{limit}",
+        Bytes(facts.memory_bytes),
+        Bytes(facts.available_bytes)
+    );
+    for interface in &about.interfaces {
+        let addrs: Vec<String> = interface.addrs.iter().map(|addr| addr.ip.to_string()).collect();
+        let kind = links::kind_name(interface.kind);
+        println!(
+            "  {} ({kind}, MTU {}): {}",
+            interface.device.name,
+            interface.mtu,
+            addrs.join(" ")
+        );
+    }
+}
+
+fn peer_machine(survey: &Survey, peer: &PeerSurvey) {
+    if let Some(facts) = &peer.facts {
+        machine(facts);
+    }
+    if let Some(lost) = &peer.lost {
+        println!("  not connected: {lost}");
+    }
+    let best = peer.link.as_ref().and_then(|link| {
+        let path = link.paths.first()?;
+        Some((link, path, links::figures(path)?))
+    });
+    if let Some((link, path, sample)) = best {
+        let (own, other) = links::ends(link, path, survey.id);
+        println!(
+            "  link {} - {} ({}), RTT {} us, worst {} us, {} Mbit/s",
+            own.device.name,
+            other.device.name,
+            links::kind_name(links::carrier(path)),
+            sample.rtt_median_us,
+            sample.rtt_worst_us,
+            sample.bit_per_s / 1_000_000
         );
     }
 }

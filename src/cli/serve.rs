@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use daisy_proto::Dtype;
-use daisy_proto::local::{FromNode, Serve, ToNode};
+use daisy_proto::local::{FromNode, LinkWish, Nodes, Serve, ToNode};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -32,9 +32,21 @@ pub(crate) struct ServeArgs {
     /// Layers per rank in rank order, as in 18,12 [default: balanced by bytes]
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     layers: Vec<u32>,
-    /// How many ranks [default: one per node]
-    #[arg(long, value_name = "N", conflicts_with = "layers")]
-    nodes: Option<u32>,
+    /// How many ranks, or which nodes besides this one in the order of ranks [default: all]
+    #[arg(long, value_name = "N|NAME,NAME…", value_delimiter = ',')]
+    nodes: Vec<String>,
+    /// A node that takes no part; may be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    exclude: Vec<String>,
+    /// `any` uses slow links too, Wi-Fi included
+    #[arg(long, value_name = "WHICH", default_value = "fast")]
+    link: LinkArg,
+    /// Use only links over this interface, at either end; may be repeated
+    #[arg(long = "interface", value_name = "NAME", value_delimiter = ',')]
+    interfaces: Vec<String>,
+    /// Use no link over this interface, at either end; may be repeated
+    #[arg(long = "exclude-interface", value_name = "NAME", value_delimiter = ',')]
+    exclude_interfaces: Vec<String>,
     /// Context in tokens [default: the model's own, at most 8192]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
@@ -47,6 +59,12 @@ pub(crate) struct ServeArgs {
     dtype: Option<DtypeArg>,
     #[command(flatten)]
     node: NodeArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LinkArg {
+    Fast,
+    Any,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -100,7 +118,13 @@ impl ServeArgs {
             port: self.port,
             peers: self.node.peer_addrs()?,
             layers: self.layers.clone(),
-            nodes: self.nodes,
+            nodes: self.nodes()?,
+            exclude: self.exclude.clone(),
+            links: LinkWish {
+                any: self.link == LinkArg::Any,
+                interfaces: self.interfaces.clone(),
+                exclude_interfaces: self.exclude_interfaces.clone(),
+            },
             context: self.context,
             chunk: self.chunk,
             dtype: self.dtype.map(|dtype| match dtype {
@@ -109,6 +133,22 @@ impl ServeArgs {
                 DtypeArg::Bf16 => Dtype::Bf16,
             }),
         })
+    }
+
+    fn nodes(&self) -> Result<Nodes, Failure> {
+        match &self.nodes[..] {
+            [] => Ok(Nodes::All),
+            [all] if all == "all" => Ok(Nodes::All),
+            [one] if one.parse::<u32>().is_ok() => {
+                if !self.layers.is_empty() {
+                    let message =
+                        "--layers says how many ranks there are; --nodes N does not go with it";
+                    return Err(Failure::usage(message));
+                }
+                Ok(Nodes::Count(one.parse().unwrap_or(1)))
+            }
+            names => Ok(Nodes::Named(names.to_vec())),
+        }
     }
 
     /// The node of this machine, or one that this process hosts.

@@ -23,11 +23,3 @@ fn is_low_power(settings: &str) -> bool {
         .filter_map(|line| line.trim().split_once(' '))
         .any(|(key, value)| matches!(key, "lowpowermode" | "powermode") && value.trim() == "1")
 }
-
-/// Whether the machine never goes to sleep by itself (`sleep 0`, or sleep switched off).
-pub fn stays_awake(settings: &str) -> bool {
-    settings.lines().filter_map(|line| line.trim().split_once(' ')).any(|(key, value)| {
-        let first = value.trim().split(' ').next();
-        (key, first) == ("sleep", Some("0")) || (key, first) == ("SleepDisabled", Some("1"))
-    })
-}

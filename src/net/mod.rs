@@ -1,7 +1,8 @@
 //! QUIC between nodes and between ranks, with every key pinned.
 //!
 //! [`control`] is what nodes say to each other: dial, accept, one stream of messages. [`edge`] carries
-//! hidden states from rank to rank by driving a [`daisy_proto::link::Link`]. Both stand on [`tls`]
+//! hidden states from rank to rank by driving a [`daisy_proto::link::Link`]. [`probe`] measures a path as an
+//! edge would use it. All stand on [`tls`]
 //! (raw public keys), `transport` (settings, each with its reason) and `door` (who may come in).
 //!
 //! This module does not know pipelines' meaning, tensors, files or the list of trusted nodes: whom to
@@ -11,6 +12,7 @@ pub mod control;
 mod door;
 pub mod edge;
 mod ending;
+pub mod probe;
 pub mod tls;
 mod transport;
 
@@ -25,6 +27,7 @@ pub use edge::{
     EdgeClosed, EdgeConfig, EdgeEvent, EdgeListener, Inbox, IncomingEdge, OutgoingEdge, Post,
     Reactor,
 };
+pub use probe::{Depth, ProbeListener};
 pub use tls::{KeyError, KeyPair};
 
 /// Why an endpoint cannot be opened.

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use daisy_proto::Device;
 use quinn::congestion::CubicConfig;
 use quinn::{
     AckFrequencyConfig, Endpoint, EndpointConfig, MtuDiscoveryConfig, TokioRuntime,
@@ -31,8 +32,9 @@ pub(crate) struct Open {
 }
 
 /// A UDP socket whose buffers hold a burst. Made apart from [`open`], since a rank binds before it
-/// has a runtime.
-pub(crate) fn bind(addr: SocketAddr) -> io::Result<UdpSocket> {
+/// has a runtime. With a device nothing goes over another one: 169.254/16 is on several at once, and so
+/// is a network that has both a cable and a radio.
+pub(crate) fn bind(addr: SocketAddr, device: Option<&Device>) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
     if addr.is_ipv6() {
         // `[::]` also takes IPv4 dials, whatever the system's default is.
@@ -43,9 +45,28 @@ pub(crate) fn bind(addr: SocketAddr) -> io::Result<UdpSocket> {
     let sizes = || [1, 2, 4, 8].map(|part| SOCKET_BUFFER_BYTES / part).into_iter();
     let _ = sizes().find(|size| socket.set_recv_buffer_size(*size).is_ok());
     let _ = sizes().find(|size| socket.set_send_buffer_size(*size).is_ok());
+    if let Some(device) = device {
+        bind_device(&socket, addr, device)?;
+    }
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
     Ok(socket.into())
+}
+
+#[cfg(target_vendor = "apple")]
+fn bind_device(socket: &Socket, addr: SocketAddr, device: &Device) -> io::Result<()> {
+    // Without an index the routes decide.
+    let index = std::num::NonZeroU32::new(device.index);
+    if addr.is_ipv4() {
+        socket.bind_device_by_index_v4(index)
+    } else {
+        socket.bind_device_by_index_v6(index)
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn bind_device(socket: &Socket, _addr: SocketAddr, device: &Device) -> io::Result<()> {
+    socket.bind_device(Some(device.name.as_bytes()))
 }
 
 /// Puts QUIC on `socket`. Must be called within a Tokio runtime, which then drives the endpoint.

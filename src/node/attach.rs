@@ -7,12 +7,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use daisy_proto::local::{FromNode, NodeStatus, RankStatus, Refusal, RefusalKind, Serve, ToNode};
+use daisy_proto::local::{
+    FromNode, NodeStatus, RankStatus, Refusal, RefusalKind, Serve, Survey, ToNode,
+};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use super::driver::{self, Command};
-use super::{BUILD, Node, NodeError, remote_logs};
+use super::measuring::own_facts;
+use super::{BUILD, Node, NodeError, remote_logs, selftest};
 use crate::ipc::{Reader, Writer};
 
 /// What this node serves now; shared by all its command-line connections.
@@ -110,6 +113,16 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
         ToNode::Serve(wish) => serve_model(node, *wish, reader, writer, &attached).await,
         ToNode::Status => {
             let _ = writer.write(&FromNode::Status(status(&node, &attached))).await;
+        }
+        ToNode::Survey => {
+            let survey = Survey {
+                id: node.identity.node_id(),
+                own: own_facts(&node).await,
+                peers: node.survey.peers(),
+                unreached: node.survey.unreached(),
+                findings: selftest::look(&node).await,
+            };
+            let _ = writer.write(&FromNode::Survey(Box::new(survey))).await;
         }
         ToNode::Logs { node: wanted, lines } => {
             let answer = match remote_logs::fetch(&node, &wanted, lines).await {

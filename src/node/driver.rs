@@ -1,14 +1,14 @@
 //! Serving one model: gather nodes, plan, stage and load ranks, answer requests, take everything
 //! down. One task owns it all; every cause of work is an [`Event`]. Start at [`drive`].
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use daisy_proto::control::{self, Request};
 use daisy_proto::local::{
-    Admit, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve,
-    ToRank,
+    Admit, FromNode, FromRank, Nodes, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind,
+    Serve, ToRank,
 };
 use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
 use futures::future::join_all;
@@ -17,14 +17,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::Node;
 use super::endpoint::Endpoint;
 use super::handle::{Readiness, Submission};
-use super::hosting::address_towards;
-use super::members::{Member, gather};
+use super::members::{Member, gather, join_up};
 use super::model::Model;
 use super::peers::{Peer, PeerEvent};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::{join, relay};
 use super::requests::{self, Requests};
-use super::staging::{Neighbours, StagedAt, stage_at};
+use super::staging::{Hops, Neighbours, StagedAt, bind_ip, stage_at};
 use crate::api;
 use crate::pipeline::{Failure, Input, Pipeline, State};
 use crate::plan::{Cut, plan};
@@ -78,6 +77,8 @@ struct Driver {
     pipeline: Pipeline,
     origin: Instant,
     staged: Vec<Option<StagedAt>>,
+    /// From each rank to the next.
+    hops: Hops,
     loaded: Vec<Option<(u64, String)>>,
     local: Option<RankProcess>,
     model: Model,
@@ -107,9 +108,10 @@ impl Driver {
         let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
         let mut addrs = node.peers.clone();
         addrs.extend(wish.peers.iter().filter(|addr| !node.peers.contains(addr)));
-        let mut members = gather(node, &addrs, &model.name, &wish.model, &model.digest).await?;
-        let cut = match (&wish.layers[..], wish.nodes) {
-            ([], ranks) => Cut::Ranks(ranks.unwrap_or(u32::try_from(members.len()).unwrap_or(1))),
+        let mut members = gather(node, &addrs, &wish, &model.name, &model.digest).await?;
+        let cut = match (&wish.layers[..], &wish.nodes) {
+            ([], Nodes::Count(ranks)) => Cut::Ranks(*ranks),
+            ([], _) => Cut::Ranks(u32::try_from(members.len()).unwrap_or(1)),
             (layers, _) => Cut::Layers(layers.to_vec()),
         };
         let shards = plan(&model.weights, members.len(), &cut)
@@ -128,6 +130,12 @@ impl Driver {
             .collect();
         let plan = FromNode::Plan { model: model.name.clone(), shards: planned.clone() };
         let _ = out.send(plan).await;
+        // An element has at most four bytes on the wire.
+        let hidden_bytes = u64::from(model.config.hidden) * 4;
+        let (hops, notes) = join_up(node, &members, &wish, hidden_bytes).await?;
+        for note in notes {
+            let _ = out.send(FromNode::Note(note)).await;
+        }
 
         let id = PipelineId(super::random_u64().map_err(|error| cannot(error.to_string()))?);
         let (endpoint, submissions) = Endpoint::open(listener, local_addr, &model.name, context);
@@ -142,6 +150,7 @@ impl Driver {
             pipeline: Pipeline::new(origin.elapsed(), names),
             origin,
             staged: vec![None; world],
+            hops,
             loaded: vec![None; world],
             local: None,
             model,
@@ -217,14 +226,9 @@ impl Driver {
     }
 
     fn rank_start(&self, shard: &PlannedShard) -> RankStart {
-        // This node's rank listens on every address, since its neighbours may sit on several
-        // networks; on a peer the peer chooses. Keys, not addresses, decide who comes in.
-        let last = self.peers.last().and_then(Option::as_ref).map(|peer| peer.remote);
-        let bind: IpAddr = match last {
-            Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
-            Some(SocketAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
-            None => Ipv4Addr::LOCALHOST.into(),
-        };
+        let world = self.planned.len();
+        let before = (shard.rank.0 as usize + world - 1) % world;
+        let bind = bind_ip(&self.hops[before]);
         RankStart {
             pipeline: self.id,
             rank: shard.rank,
@@ -318,10 +322,8 @@ impl Driver {
     }
 
     fn local_staged(&mut self, process: RankProcess) {
-        let last = self.peers.last().and_then(Option::as_ref);
-        let ip = last.and_then(|peer| address_towards(peer.remote).ok()).map(|addr| addr.ip());
-        let addr = SocketAddr::new(ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), process.port);
-        self.staged[0] = Some(StagedAt { pid: process.pid, key: process.key, addrs: vec![addr] });
+        let RankProcess { pid, key, port, .. } = process;
+        self.staged[0] = Some(StagedAt { pid, key, port });
         if let Some(submissions) = self.submissions.take() {
             let (requests, inputs) = mpsc::channel(EVENTS_MAX);
             let text = Arc::clone(&self.model.text);
@@ -351,8 +353,8 @@ impl Driver {
 
     /// All ranks listen: tells each who its neighbours are.
     async fn connect(&mut self) {
-        let staged: Vec<StagedAt> = self.staged.iter().flatten().cloned().collect();
-        for (neighbours, peer) in Neighbours::on_ring(&staged).iter().zip(&self.peers) {
+        let staged: Vec<StagedAt> = self.staged.iter().flatten().copied().collect();
+        for (neighbours, peer) in Neighbours::on_ring(&staged, &self.hops).iter().zip(&self.peers) {
             if let Some(peer) = peer {
                 // A peer that does not answer is lost, and its connection says so.
                 let _ = peer.call(neighbours.request(self.id), CALL_MAX).await;

@@ -2,16 +2,17 @@
 //! staged ends with its connection.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::Path;
 
-use daisy_proto::control::{Event, Facts, Message, Request, Response};
+use daisy_proto::control::{Event, Message, Request, Response};
 use daisy_proto::local::{FromRank, RankStart, Refusal, RefusalKind, ToRank};
-use daisy_proto::{PipelineId, Rank};
+use daisy_proto::{Interface, NodeId, NodeLink, PipelineId, Rank};
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use super::Node;
+use super::measuring::{link_to_stranger, own_facts, trials};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::relay;
 use crate::logs;
@@ -39,7 +40,14 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
             }
         }
     });
-    let mut ranks = Hosted { node, remote, events, ranks: HashMap::new() };
+    let mut ranks = Hosted {
+        node,
+        driver,
+        remote,
+        their_interfaces: Vec::new(),
+        events,
+        ranks: HashMap::new(),
+    };
     loop {
         let message = tokio::select! {
             message = inbox.recv() => match message {
@@ -75,7 +83,10 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
 /// The ranks that one driver has here.
 struct Hosted<'a> {
     node: &'a Node,
+    driver: NodeId,
     remote: SocketAddr,
+    /// As it told with its wish for a measurement.
+    their_interfaces: Vec<Interface>,
     events: mpsc::Sender<(PipelineId, Rank, RankEvent)>,
     ranks: HashMap<PipelineId, RankProcess>,
 }
@@ -83,13 +94,20 @@ struct Hosted<'a> {
 impl Hosted<'_> {
     async fn answer(&mut self, request: Request) -> Response {
         match request {
-            Request::Facts { checkpoint } => {
-                let checkpoint = match checkpoint {
-                    Some(path) => Some(digest(&path).await),
-                    None => None,
-                };
-                let (id, name) = (self.node.identity.node_id(), self.node.name.clone());
-                Response::Facts(Facts { id, name, checkpoint })
+            Request::Facts => Response::Facts(Box::new(own_facts(self.node).await)),
+            Request::Checkpoint { path } => Response::Checkpoint(digest(&path).await),
+            Request::Probe { interfaces, probe_port } => {
+                let remote = self.remote.ip();
+                let trials = trials(self.node, self.driver, remote, &interfaces, probe_port).await;
+                self.their_interfaces = interfaces;
+                Response::Probed(trials)
+            }
+            Request::Agree(link) => self.agree(link).await,
+            Request::LinkTo { node, about } => {
+                match link_to_stranger(self.node, node, &about).await {
+                    Ok(link) => Response::Link(link),
+                    Err(why) => refused(why),
+                }
             }
             Request::Logs { lines } => {
                 match logs::tail(&self.node.home, lines as usize, LOG_BYTES_MAX) {
@@ -98,10 +116,10 @@ impl Hosted<'_> {
                 }
             }
             Request::Stage(start) => self.stage(start).await,
-            Request::Connect { pipeline, previous, next, next_addrs } => {
+            Request::Connect { pipeline, previous, next, ways } => {
                 match self.ranks.get(&pipeline) {
                     Some(rank) => {
-                        rank.send(ToRank::Connect { previous, next, next_addrs }).await;
+                        rank.send(ToRank::Connect { previous, next, ways }).await;
                         Response::Done
                     }
                     None => refused(format!("there is no rank of pipeline {pipeline} here")),
@@ -116,7 +134,23 @@ impl Hosted<'_> {
         }
     }
 
-    async fn stage(&mut self, mut start: RankStart) -> Response {
+    /// Keeps the record of a link that the other node has made of both ends' measurements.
+    async fn agree(&mut self, link: NodeLink) -> Response {
+        let mut nodes = [self.node.identity.node_id(), self.driver];
+        nodes.sort();
+        if link.nodes != nodes {
+            return refused("the link is between other nodes".to_owned());
+        }
+        let own = own_facts(self.node).await.interfaces;
+        let theirs = match self.node.survey.of(&self.driver).and_then(|known| known.facts) {
+            Some(facts) => facts.interfaces,
+            None => self.their_interfaces.clone(),
+        };
+        self.node.survey.keep_link(self.driver, link, [own, theirs]);
+        Response::Done
+    }
+
+    async fn stage(&mut self, start: RankStart) -> Response {
         let (pipeline, rank) = (start.pipeline, start.rank);
         if start.world == 0 || start.rank.0 >= start.world {
             return refused(format!("there is no rank {rank} of {}", start.world));
@@ -127,31 +161,17 @@ impl Hosted<'_> {
         if self.ranks.contains_key(&pipeline) {
             return refused(format!("pipeline {pipeline} has a rank here already"));
         }
-        // The rank listens where the driver reaches this node.
-        let Ok(local) = address_towards(self.remote) else {
-            return refused(format!("this node has no route back to {}", self.remote));
-        };
-        start.bind = SocketAddr::new(local.ip(), 0);
         let events = relay(EVENTS_MAX, self.events.clone(), move |event| (pipeline, rank, event));
         match RankProcess::start(start, events).await {
             Ok(process) => {
-                let addrs = vec![SocketAddr::new(local.ip(), process.port)];
-                let staged = Response::Staged { pid: process.pid, key: process.key, addrs };
+                let RankProcess { pid, key, port, .. } = process;
+                let staged = Response::Staged { pid, key, port };
                 self.ranks.insert(pipeline, process);
                 staged
             }
             Err(error) => refused(error.to_string()),
         }
     }
-}
-
-/// This machine's address on the way to `remote`. Connecting a UDP socket sends nothing.
-pub(crate) fn address_towards(remote: SocketAddr) -> std::io::Result<SocketAddr> {
-    let any: SocketAddr =
-        if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(remote)?;
-    socket.local_addr()
 }
 
 /// The digest of a checkpoint on this machine, or why it cannot be read.

@@ -1,18 +1,21 @@
 //! The nodes of a pipeline before it is planned: this one and the peers that answered, each checked
-//! for trust, version and checkpoint.
+//! for trust, version and checkpoint, and the links between them.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use daisy_proto::NodeId;
-use daisy_proto::control::{Request, Response};
-use daisy_proto::local::Refusal;
+use daisy_proto::control::{NodeFacts, Request, Response};
+use daisy_proto::local::{Nodes, Refusal, RefusalKind, Serve};
+use daisy_proto::{NodeId, NodeLink};
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use super::Node;
+use super::measuring::{link_to, own_facts};
 use super::peers::{Peer, PeerEvent};
+use super::staging::Hops;
+use crate::links::{self, Edge};
 use crate::net::DialError;
 use crate::preflight::{self, NodeAnswer, NodeFault};
 
@@ -20,7 +23,10 @@ use crate::preflight::{self, NodeAnswer, NodeFault};
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) id: NodeId,
+    /// As users know it: name and address.
     pub(crate) name: String,
+    /// What it can spare, and how it is reached.
+    pub(crate) facts: NodeFacts,
     /// None: this node.
     pub(crate) peer: Option<(Peer, mpsc::Receiver<PeerEvent>)>,
 }
@@ -29,33 +35,125 @@ pub(crate) struct Member {
 pub(crate) async fn gather(
     node: &Node,
     peers: &[SocketAddr],
+    wish: &Serve,
     model: &str,
-    checkpoint: &Path,
     digest: &[u8; 32],
 ) -> Result<Vec<Member>, Refusal> {
-    let asked = join_all(peers.iter().map(|addr| ask(node, *addr, checkpoint))).await;
-    let mut members =
-        vec![Member { id: node.identity.node_id(), name: node.name.clone(), peer: None }];
+    let asked = join_all(peers.iter().map(|addr| meet(node, *addr))).await;
+    let (id, name) = (node.identity.node_id(), node.name.clone());
+    let mut members = vec![Member { id, name, facts: own_facts(node).await, peer: None }];
     let mut answers = Vec::new();
     for (addr, outcome) in peers.iter().zip(asked) {
         match outcome {
-            Ok((member, digest)) => {
-                answers.push(NodeAnswer { node: member.name.clone(), digest });
-                // One peer may be named by two addresses.
-                if members.iter().all(|known| known.id != member.id) {
-                    members.push(member);
-                }
-            }
+            // One peer may be named by two addresses.
+            Ok(member) if members.iter().all(|known| known.id != member.id) => members.push(member),
+            Ok(_) => {}
             Err(fault) => answers.push(NodeAnswer { node: addr.to_string(), digest: Err(fault) }),
         }
     }
+    let members = choose(members, wish)?;
+    let looked = members.iter().filter_map(|member| {
+        let (peer, _) = member.peer.as_ref()?;
+        Some(async move {
+            NodeAnswer { node: member.name.clone(), digest: look(peer, &wish.model).await }
+        })
+    });
+    answers.extend(join_all(looked).await);
     preflight::check(model, digest, &answers)?;
     Ok(members)
 }
 
-type Answer = (Member, Result<[u8; 32], NodeFault>);
+/// The nodes that the user wants, this one first.
+fn choose(members: Vec<Member>, wish: &Serve) -> Result<Vec<Member>, Refusal> {
+    let there = members.iter().map(|member| member.facts.name.clone()).collect::<Vec<_>>();
+    let named = match &wish.nodes {
+        Nodes::Named(named) => named.as_slice(),
+        Nodes::All | Nodes::Count(_) => &[],
+    };
+    if let Some(unknown) = named.iter().chain(&wish.exclude).find(|name| !there.contains(name)) {
+        return Err(Refusal {
+            message: format!("no node named `{unknown}` answers"),
+            hints: vec![format!("there are: {}", there.join(", "))],
+            kind: RefusalKind::Usage,
+        });
+    }
+    if wish.exclude.contains(&there[0]) {
+        return Err(Refusal {
+            message: format!("`{}` drives and holds rank 0: it cannot be left out", there[0]),
+            hints: vec!["run this command on another node".to_owned()],
+            kind: RefusalKind::Usage,
+        });
+    }
+    let place = |member: &Member| {
+        let at = named.iter().position(|name| *name == member.facts.name);
+        let is_wanted = (named.is_empty() || at.is_some() || member.peer.is_none())
+            && !wish.exclude.contains(&member.facts.name);
+        is_wanted.then(|| (member.peer.is_some(), at))
+    };
+    let mut chosen: Vec<Member> =
+        members.into_iter().filter(|member| place(member).is_some()).collect();
+    // A stable sort: without names the order stays as it was.
+    chosen.sort_by_key(place);
+    Ok(chosen)
+}
 
-async fn ask(node: &Node, addr: SocketAddr, checkpoint: &Path) -> Result<Answer, NodeFault> {
+/// The ways from each member to the next, round the ring: measured where that was not done lately. A
+/// slow link is refused; what else the user should know comes beside the ways.
+pub(crate) async fn join_up(
+    node: &Node,
+    members: &[Member],
+    wish: &Serve,
+    hidden_bytes: u64,
+) -> Result<(Hops, Vec<String>), Refusal> {
+    let world = members.len();
+    let mut edges: Vec<Edge> = Vec::new();
+    for (k, from) in members.iter().enumerate() {
+        let to = &members[(k + 1) % world];
+        let link = match (from.id == to.id, world, k) {
+            (true, ..) => None,
+            // There and back it is one link.
+            (false, 2, 1) => edges[0].link.clone(),
+            _ => Some(link_between(node, from, to).await),
+        };
+        let has_cable =
+            from.facts.cables.iter().any(|cable| {
+                to.facts.cables.iter().any(|other| other.own_domain == cable.peer_domain)
+            });
+        edges.push(Edge { from: quoted(from), to: quoted(to), link, has_cable });
+    }
+    let notes = links::check(&edges, &wish.links, hidden_bytes)?;
+    let ways = |(edge, from): (&Edge, &Member)| match &edge.link {
+        Some(Ok(link)) => links::usable(link, &wish.links)
+            .map(|path| links::ends(link, path, from.id))
+            .map(|(own, other)| (own.clone(), other.clone()))
+            .collect(),
+        _ => Vec::new(),
+    };
+    Ok((edges.iter().zip(members).map(ways).collect(), notes))
+}
+
+async fn link_between(node: &Node, from: &Member, to: &Member) -> Result<NodeLink, String> {
+    match (&from.peer, &to.peer) {
+        (None, Some((peer, _))) => link_to(node, peer, &to.facts).await,
+        (Some((peer, _)), None) => link_to(node, peer, &from.facts).await,
+        (Some((peer, _)), Some(_)) => {
+            let request = Request::LinkTo { node: to.id, about: Box::new(to.facts.clone()) };
+            match peer.call(request, LINK_MAX).await {
+                Ok(Response::Link(link)) => Ok(link),
+                Ok(Response::Refused(refusal)) => Err(refusal.message),
+                Ok(other) => Err(format!("{} answered out of turn: {other:?}", from.name)),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        (None, None) => Err("both are this node".to_owned()),
+    }
+}
+
+fn quoted(member: &Member) -> String {
+    format!("`{}`", member.facts.name)
+}
+
+async fn meet(node: &Node, addr: SocketAddr) -> Result<Member, NodeFault> {
     let connection = node.control.dial(addr, DIAL_MAX).await.map_err(|error| match error {
         DialError::Unreachable { .. } => NodeFault::NotReachable(error.to_string()),
         other => NodeFault::Refused(other.to_string()),
@@ -64,24 +162,88 @@ async fn ask(node: &Node, addr: SocketAddr, checkpoint: &Path) -> Result<Answer,
     // Its key is proved; what it says of itself is not.
     let id = connection.peer;
     let peer = Peer::start(connection, events_in);
-    let request = Request::Facts { checkpoint: Some(checkpoint.to_owned()) };
-    let facts = match peer.call(request, FACTS_MAX).await {
-        Ok(Response::Facts(facts)) => facts,
-        Ok(other) => {
-            return Err(NodeFault::Refused(format!("{addr} answered out of turn: {other:?}")));
+    match peer.call(Request::Facts, FACTS_MAX).await {
+        Ok(Response::Facts(facts)) => {
+            node.survey.keep_facts(id, (*facts).clone());
+            let name = format!("`{}` ({addr})", facts.name);
+            Ok(Member { id, name, facts: *facts, peer: Some((peer, events)) })
         }
-        Err(error) => return Err(NodeFault::NotReachable(error.to_string())),
-    };
-    let digest = match facts.checkpoint {
-        Some(Ok(digest)) => Ok(digest),
-        Some(Err(why)) => Err(NodeFault::Checkpoint(why)),
-        None => Err(NodeFault::Checkpoint("it did not look".to_owned())),
-    };
-    let name = format!("`{}` ({addr})", facts.name);
-    Ok((Member { id, name, peer: Some((peer, events)) }, digest))
+        Ok(other) => Err(NodeFault::Refused(format!("{addr} answered out of turn: {other:?}"))),
+        Err(error) => Err(NodeFault::NotReachable(error.to_string())),
+    }
+}
+
+/// The digest of a peer's checkpoint.
+async fn look(peer: &Peer, path: &Path) -> Result<[u8; 32], NodeFault> {
+    let request = Request::Checkpoint { path: path.to_owned() };
+    match peer.call(request, CHECKPOINT_MAX).await {
+        Ok(Response::Checkpoint(digest)) => digest.map_err(NodeFault::Checkpoint),
+        Ok(other) => Err(NodeFault::Refused(format!("it answered out of turn: {other:?}"))),
+        Err(error) => Err(NodeFault::NotReachable(error.to_string())),
+    }
 }
 
 const DIAL_MAX: Duration = Duration::from_secs(5);
-/// The headers of a large checkpoint on a cold disk.
+/// macOS takes seconds to look for its cables the first time.
 const FACTS_MAX: Duration = Duration::from_secs(20);
+/// The headers of a large checkpoint on a cold disk.
+const CHECKPOINT_MAX: Duration = Duration::from_secs(20);
+/// Two other nodes find each other and measure from both ends.
+const LINK_MAX: Duration = Duration::from_secs(50);
 const EVENTS_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use daisy_proto::Facts;
+    use daisy_proto::local::LinkWish;
+
+    use super::*;
+
+    /// The first one is this node; a test has no connection for the others, so all are.
+    fn member(n: u8, name: &str) -> Member {
+        let facts = NodeFacts {
+            name: name.to_owned(),
+            facts: Facts::default(),
+            interfaces: Vec::new(),
+            cables: Vec::new(),
+            control_port: 0,
+            probe_port: 0,
+        };
+        Member { id: NodeId([n; 32]), name: name.to_owned(), facts, peer: None }
+    }
+
+    fn wish(nodes: Nodes, exclude: &[&str]) -> Serve {
+        Serve {
+            model: PathBuf::from("/m"),
+            host: String::new(),
+            port: 0,
+            peers: Vec::new(),
+            layers: Vec::new(),
+            nodes,
+            exclude: exclude.iter().map(|name| (*name).to_owned()).collect(),
+            links: LinkWish::default(),
+            context: None,
+            chunk: 1,
+            dtype: None,
+        }
+    }
+
+    #[test]
+    fn unknown_names_and_the_driver_itself_are_refused() {
+        let named = |names: &[&str]| Nodes::Named(names.iter().map(|n| (*n).to_owned()).collect());
+        let members = || vec![member(1, "studio"), member(2, "mini")];
+        for (wish, part) in [
+            (wish(named(&["air"]), &[]), "no node named `air` answers"),
+            (wish(Nodes::All, &["air"]), "no node named `air` answers"),
+            (wish(Nodes::All, &["studio"]), "`studio` drives"),
+        ] {
+            let refusal = choose(members(), &wish).expect_err(part);
+            assert!(refusal.message.contains(part), "{}", refusal.message);
+            assert_eq!(refusal.kind, RefusalKind::Usage);
+        }
+        let left = choose(members(), &wish(Nodes::All, &["mini"])).expect("one is left");
+        assert_eq!(left.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["studio"]);
+    }
+}

@@ -12,6 +12,7 @@ mod driver;
 mod endpoint;
 pub mod handle;
 mod hosting;
+mod measuring;
 mod members;
 mod model;
 mod peers;
@@ -19,7 +20,9 @@ mod ranks;
 mod relay;
 mod remote_logs;
 mod requests;
+mod selftest;
 mod staging;
+mod survey;
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -27,13 +30,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::net::UnixListener;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use crate::identity::{Identity, IdentityError, trust_check};
 use crate::ipc;
 use crate::logs;
-use crate::net::{ControlEndpoint, KeyError, KeyPair, NetError};
+use crate::machine::Machine;
+use crate::net::{ControlEndpoint, KeyError, KeyPair, NetError, ProbeListener};
 
 /// How a node runs.
 #[derive(Debug, Clone)]
@@ -46,6 +50,8 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Nodes to work with, until they find each other.
     pub peers: Vec<SocketAddr>,
+    /// The most memory that ranks here may take.
+    pub memory_limit_bytes: Option<u64>,
 }
 
 /// A running node.
@@ -56,6 +62,13 @@ pub struct Node {
     pub(crate) name: String,
     pub(crate) control: ControlEndpoint,
     pub(crate) peers: Vec<SocketAddr>,
+    pub(crate) key: KeyPair,
+    pub(crate) machine: Arc<Machine>,
+    /// Answers other nodes' measurements.
+    pub(crate) probes: ProbeListener,
+    pub(crate) survey: survey::Survey,
+    /// Held while this node leads a measurement.
+    pub(crate) measuring: Mutex<()>,
     shutdown: watch::Sender<bool>,
 }
 
@@ -99,6 +112,8 @@ impl Node {
         let local = attach::listen(&socket)?;
         let key = KeyPair::from_pkcs8(identity.pkcs8())?;
         let trust = Arc::new(trust_check(&config.home));
+        let listen = config.listen.ip();
+        let probes = ProbeListener::bind(listen, &key, Arc::clone(&trust) as _)?;
         let control = ControlEndpoint::bind(config.listen, &key, trust, BUILD)?;
         let node = Arc::new(Self {
             identity,
@@ -106,6 +121,11 @@ impl Node {
             name: config.name,
             control,
             peers: config.peers,
+            key,
+            machine: Arc::new(Machine::new(listen, config.memory_limit_bytes)),
+            probes,
+            survey: survey::Survey::default(),
+            measuring: Mutex::default(),
             shutdown: watch::Sender::new(false),
         });
         Ok(Opened { node, local, socket, lock })
@@ -133,6 +153,14 @@ impl Opened {
         let Self { node, local, socket, lock } = self;
         let (mut commands, mut hosted) = (JoinSet::new(), JoinSet::new());
         let attached = attach::Attached::default();
+        // Dropped, and so ended, with this function.
+        let mut kept = JoinSet::new();
+        let itself = Arc::clone(&node);
+        kept.spawn(async move { selftest::run(&itself).await });
+        for addr in node.peers.clone() {
+            let node = Arc::clone(&node);
+            kept.spawn(async move { survey::keep(&node, addr).await });
+        }
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
@@ -161,6 +189,7 @@ impl Opened {
         // What this node drives ends first, while its peers can still be told; closing the control
         // endpoint then ends what it hosts. Each has its own deadlines.
         node.shutdown.send_replace(true);
+        kept.abort_all();
         while commands.join_next().await.is_some() {}
         node.control.close().await;
         while hosted.join_next().await.is_some() {}
@@ -200,7 +229,13 @@ mod tests {
 
     fn open(home: PathBuf) -> Result<Opened, NodeError> {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = NodeConfig { home, name: "test".to_owned(), listen, peers: Vec::new() };
+        let config = NodeConfig {
+            home,
+            name: "test".to_owned(),
+            listen,
+            peers: Vec::new(),
+            memory_limit_bytes: None,
+        };
         Node::open(config)
     }
 

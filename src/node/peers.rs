@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use daisy_proto::CloseReason;
 use daisy_proto::control::{Event, Message, Request, Response};
+use daisy_proto::{CloseReason, NodeId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -16,6 +16,8 @@ use crate::net::{ControlConnection, ControlReceiver, ControlSender};
 /// A door to a connected peer.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
+    /// Its key, which it has proved.
+    pub(crate) id: NodeId,
     pub(crate) remote: SocketAddr,
     calls: mpsc::Sender<Call>,
 }
@@ -41,14 +43,14 @@ type Call = (Request, oneshot::Sender<Response>);
 impl Peer {
     /// Takes a fresh connection over. Dropping every clone of the peer closes it.
     pub(crate) fn start(connection: ControlConnection, events: mpsc::Sender<PeerEvent>) -> Self {
-        let remote = connection.remote;
+        let (id, remote) = (connection.peer, connection.remote);
         let (sender, receiver) = connection.split();
         let (calls, inbox) = mpsc::channel(CALLS_MAX);
         tokio::spawn(async move {
             let lost = pump(sender, receiver, inbox, &events).await;
             let _ = events.send(PeerEvent::Lost(lost)).await;
         });
-        Self { remote, calls }
+        Self { id, remote, calls }
     }
 
     /// Asks the peer something and waits for its answer.

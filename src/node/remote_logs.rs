@@ -55,7 +55,7 @@ async fn ask(
     let peer = Peer::start(connection, events);
     let call = |request| peer.call(request, CALL_MAX);
     if let Some(name) = name {
-        match call(Request::Facts { checkpoint: None }).await {
+        match call(Request::Facts).await {
             Ok(Response::Facts(facts)) if facts.name == name => {}
             Ok(_) => return Ok(None),
             Err(error) => return Err(error.to_string()),

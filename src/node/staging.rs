@@ -1,57 +1,78 @@
 //! Ranks between their start and their first frame: where each runs and listens, and who its
 //! neighbours are.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use daisy_proto::control::{RankKey, Request, Response};
+use daisy_proto::PathEnd;
+use daisy_proto::control::{RankKey, Request, Response, Way};
 use daisy_proto::local::{RankStart, ToRank};
 
 use super::peers::Peer;
 
 /// Where a staged rank runs and listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StagedAt {
     pub(crate) pid: u32,
     pub(crate) key: RankKey,
-    pub(crate) addrs: Vec<SocketAddr>,
+    pub(crate) port: u16,
 }
+
+/// The ways from each rank to the next, best first: pairs of the dialler's own end and the other's.
+pub(crate) type Hops = Vec<Vec<(PathEnd, PathEnd)>>;
 
 /// What a rank must know of the ring to open its edges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Neighbours {
     previous: RankKey,
     next: RankKey,
-    next_addrs: Vec<SocketAddr>,
+    ways: Vec<Way>,
 }
 
 impl Neighbours {
     /// Of each rank in order; the last one's next is the first.
-    pub(crate) fn on_ring(staged: &[StagedAt]) -> Vec<Self> {
+    pub(crate) fn on_ring(staged: &[StagedAt], hops: &Hops) -> Vec<Self> {
         let world = staged.len();
         let of = |k: usize| {
-            let next = staged[(k + 1) % world].clone();
+            let next = staged[(k + 1) % world];
             let previous = staged[(k + world - 1) % world].key;
-            Self { previous, next: next.key, next_addrs: next.addrs }
+            let pairs = hops.get(k).into_iter().flatten();
+            let ways = pairs.map(|(own, other)| Way::between(own, other, next.port)).collect();
+            Self { previous, next: next.key, ways }
         };
         (0..world).map(of).collect()
     }
 
     pub(crate) fn to_rank(&self) -> ToRank {
-        let Self { previous, next, next_addrs } = self.clone();
-        ToRank::Connect { previous, next, next_addrs }
+        let Self { previous, next, ways } = self.clone();
+        ToRank::Connect { previous, next, ways }
     }
 
     pub(crate) fn request(&self, pipeline: daisy_proto::PipelineId) -> Request {
-        let Self { previous, next, next_addrs } = self.clone();
-        Request::Connect { pipeline, previous, next, next_addrs }
+        let Self { previous, next, ways } = self.clone();
+        Request::Connect { pipeline, previous, next, ways }
+    }
+}
+
+/// Where a rank listens: on the one address by which the rank before it comes, or on all of them.
+/// Keys, not addresses, decide who comes in.
+pub(crate) fn bind_ip(incoming: &[(PathEnd, PathEnd)]) -> IpAddr {
+    let mut ips = incoming.iter().map(|(_, listener)| listener.ip);
+    let Some(first) = ips.next() else { return Ipv4Addr::LOCALHOST.into() };
+    let needs_scope = matches!(first, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    if !needs_scope && ips.clone().all(|ip| ip == first) {
+        first
+    } else if first.is_ipv6() || ips.any(|ip| ip.is_ipv6()) {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
     }
 }
 
 /// Starts a rank on a peer.
 pub(crate) async fn stage_at(peer: &Peer, start: RankStart) -> Result<StagedAt, String> {
     match peer.call(Request::Stage(start), STAGE_MAX).await {
-        Ok(Response::Staged { pid, key, addrs }) => Ok(StagedAt { pid, key, addrs }),
+        Ok(Response::Staged { pid, key, port }) => Ok(StagedAt { pid, key, port }),
         Ok(Response::Refused(refusal)) => Err(refusal.message),
         Ok(other) => Err(format!("answered out of turn: {other:?}")),
         Err(error) => Err(error.to_string()),
@@ -63,20 +84,51 @@ const STAGE_MAX: Duration = Duration::from_secs(25);
 
 #[cfg(test)]
 mod tests {
+    use daisy_proto::{Device, LinkKind};
+
     use super::*;
 
     fn staged(n: u8) -> StagedAt {
-        let addr = SocketAddr::from(([127, 0, 0, 1], u16::from(n)));
-        StagedAt { pid: n.into(), key: RankKey([n; 32]), addrs: vec![addr] }
+        StagedAt { pid: n.into(), key: RankKey([n; 32]), port: n.into() }
+    }
+
+    fn end(name: &str, ip: &str) -> PathEnd {
+        let device = Device { name: name.to_owned(), index: 3 };
+        PathEnd { device, kind: LinkKind::WiFi, ip: ip.parse().expect("an ip") }
     }
 
     #[test]
     fn every_rank_dials_the_next_and_the_last_the_first() {
-        let ring = Neighbours::on_ring(&[staged(1), staged(2), staged(3)]);
+        let hop =
+            |n: u8| vec![(end("a", &format!("10.0.0.{n}")), end("b", &format!("10.0.1.{n}")))];
+        let hops = vec![hop(1), hop(2), hop(3)];
+        let ring = Neighbours::on_ring(&[staged(1), staged(2), staged(3)], &hops);
         let keys: Vec<_> = ring.iter().map(|n| (n.previous.0[0], n.next.0[0])).collect();
         assert_eq!(keys, [(3, 2), (1, 3), (2, 1)]);
-        assert_eq!(ring[2].next_addrs, staged(1).addrs);
-        let alone = Neighbours::on_ring(&[staged(1)]);
+        let [way] = &ring[2].ways[..] else { panic!("{ring:?}") };
+        assert_eq!(way.addr.to_string(), "10.0.1.3:1", "the first rank's port");
+        assert_eq!(way.device.as_ref().map(|device| device.name.as_str()), Some("a"));
+        let alone = Neighbours::on_ring(&[staged(1)], &Hops::default());
         assert_eq!((alone[0].previous.0[0], alone[0].next.0[0]), (1, 1));
+    }
+
+    #[test]
+    fn a_rank_listens_where_the_one_before_it_comes() {
+        let from = |ips: &[&str]| -> Vec<(PathEnd, PathEnd)> {
+            ips.iter().map(|ip| (end("a", "10.0.0.9"), end("b", ip))).collect()
+        };
+        for (ips, expected) in [
+            (&[][..], "127.0.0.1"),
+            (&["10.0.0.1"][..], "10.0.0.1"),
+            (&["10.0.0.1", "10.0.0.1"][..], "10.0.0.1"),
+            (&["10.0.0.1", "10.0.1.1"][..], "0.0.0.0"),
+            (&["10.0.0.1", "fe80::1"][..], "::"),
+            (&["fe80::1"][..], "::"),
+        ] {
+            assert_eq!(bind_ip(&from(ips)).to_string(), expected, "{ips:?}");
+        }
+        let link_local = Way::between(&end("a", "fe80::1"), &end("b", "fe80::2"), 9);
+        assert_eq!(link_local.addr.to_string(), "[fe80::2%3]:9", "the scope is the dialler's own");
+        assert_eq!(Way::between(&end("lo", "127.0.0.1"), &end("lo", "127.0.0.1"), 9).device, None);
     }
 }

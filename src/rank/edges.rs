@@ -2,10 +2,9 @@
 //! none; its frames turn round in this process.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use daisy_proto::control::RankKey;
+use daisy_proto::control::{RankKey, Way};
 use daisy_proto::local::RankStart;
 use daisy_proto::{CloseReason, Rank, Step};
 
@@ -20,7 +19,7 @@ use crate::net::{
 pub(crate) struct Neighbours {
     pub previous: RankKey,
     pub next: RankKey,
-    pub next_addrs: Vec<SocketAddr>,
+    pub ways: Vec<Way>,
 }
 
 /// Where a rank's frames go, and what must stay open for them to come.
@@ -61,16 +60,11 @@ impl Edges {
                 // The engine thread is gone only when the process is ending.
                 let _ = from_previous.send(Event::Previous(event));
             });
-        let bind = match neighbours.next_addrs.first() {
-            Some(SocketAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        };
         let from_next = queue.clone();
         let outgoing = edge::dial(
             reactor,
-            bind,
             key,
-            neighbours.next_addrs,
+            neighbours.ways,
             config(next, neighbours.next),
             move |event| {
                 let _ = from_next.send(Event::Next(event));

@@ -125,9 +125,7 @@ fn serve(
     let listening = FromRank::Listening { key: RankKey(key.public()), port: listener.port() };
     node.write(&listening)?;
     let neighbours = match next_from_node(events) {
-        Some(ToRank::Connect { previous, next, next_addrs }) => {
-            Neighbours { previous, next, next_addrs }
-        }
+        Some(ToRank::Connect { previous, next, ways }) => Neighbours { previous, next, ways },
         Some(ToRank::Unload) | None => return Ok(()),
         Some(_) => return Err(RankError::OutOfTurn("work before a connect")),
     };

@@ -221,7 +221,7 @@ impl Ring {
             }
         };
         let incoming = edge::accept(&reactor, listener, config, sink());
-        let out = edge::dial(&reactor, ip, &key, vec![peer_addr], config, sink());
+        let out = edge::dial(&reactor, &key, vec![peer_addr], config, sink());
         for _ in 0..2 {
             match events.recv() {
                 Some(EdgeEvent::Open) => {}

@@ -19,6 +19,8 @@ pub struct Home {
     pub name: String,
     /// Prefix of every command: `ip netns exec …` for a node elsewhere.
     within: Vec<String>,
+    /// Kinds that its interfaces shall have.
+    interfaces: String,
 }
 
 impl Home {
@@ -27,11 +29,18 @@ impl Home {
             dir: tempfile::tempdir().expect("a folder"),
             name: name.to_owned(),
             within: Vec::new(),
+            interfaces: String::new(),
         }
     }
 
     pub fn within(mut self, namespace: &str) -> Self {
         self.within = ["ip", "netns", "exec", namespace].map(str::to_owned).to_vec();
+        self
+    }
+
+    /// As `DAISY_INTERFACES` has it.
+    pub fn with_interfaces(mut self, kinds: &str) -> Self {
+        kinds.clone_into(&mut self.interfaces);
         self
     }
 
@@ -46,6 +55,7 @@ impl Home {
             None => Command::new(binary),
         };
         command.args(args).env("DAISY_HOME", self.dir.path()).env("DAISY_LOG", "daisy=info");
+        command.env("DAISY_INTERFACES", &self.interfaces);
         // The local socket goes away with the home, even if the node is killed.
         command.env("XDG_RUNTIME_DIR", self.dir.path());
         command
@@ -207,35 +217,16 @@ impl Cluster {
 
     /// The first home drives; each listens at its address.
     pub fn start(nodes: Vec<(Home, String)>, model: &str, more: &[&str]) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        for (home, _) in &nodes {
-            for (other, _) in nodes.iter().filter(|(other, _)| other.name != home.name) {
-                home.trust(other);
-            }
-        }
-        let mut homes = Vec::new();
-        let mut processes = Vec::new();
-        let mut args = vec!["cluster", "serve", "--model", model, "--port", "0"];
-        let mut peers = Vec::new();
-        for (home, listen) in nodes {
-            let process = home.up(&listen);
-            let line = process.line("is up");
-            peers.push(line.rsplit(' ').next().expect("an address").to_owned());
-            homes.push(home);
-            processes.push(process);
-        }
-        for peer in &peers[1..] {
-            args.extend(["--peer", peer]);
-        }
-        args.extend(more);
-        let serve = Process::spawn(homes[0].daisy(&args));
+        let ready = Ready::new(nodes);
+        let serve = ready.serve(model, more);
         // The lines about ranks are on stderr, the address on stdout: neither waits for the other.
         serve.line("is ready, context");
         let line = serve.line("OpenAI endpoint");
         let url = line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions");
         let url = url.to_owned();
         let pids = pids(&serve.output());
-        Self { serve, nodes: processes, homes, pids, url, _turn: turn }
+        let Ready { nodes, homes, turn, .. } = ready;
+        Self { serve, nodes, homes, pids, url, _turn: turn }
     }
 
     pub fn ask(&self, question: &str, more: &Value) -> Value {
@@ -247,6 +238,51 @@ impl Cluster {
     pub fn text(&self, question: &str, more: &Value) -> String {
         let answer = self.ask(question, more);
         answer["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
+    }
+}
+
+/// Nodes that trust one another and run; nothing is served yet.
+pub struct Ready {
+    pub nodes: Vec<Process>,
+    pub homes: Vec<Home>,
+    /// Of every node but the first.
+    peers: Vec<String>,
+    turn: MutexGuard<'static, ()>,
+}
+
+impl Ready {
+    /// The first home drives; each listens at its address.
+    pub fn new(nodes: Vec<(Home, String)>) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        for (home, _) in &nodes {
+            for (other, _) in nodes.iter().filter(|(other, _)| other.name != home.name) {
+                home.trust(other);
+            }
+        }
+        let (mut homes, mut processes, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+        for (home, listen) in nodes {
+            let process = home.up(&listen);
+            let line = process.line("is up");
+            peers.push(line.rsplit(' ').next().expect("an address").to_owned());
+            homes.push(home);
+            processes.push(process);
+        }
+        Self { nodes: processes, homes, peers: peers.split_off(1), turn }
+    }
+
+    /// Where the others are reached, if not where they say that they listen.
+    pub fn reached_at(mut self, peers: &[&str]) -> Self {
+        self.peers = peers.iter().map(|peer| (*peer).to_owned()).collect();
+        self
+    }
+
+    pub fn serve(&self, model: &str, more: &[&str]) -> Process {
+        let mut args = vec!["cluster", "serve", "--model", model, "--port", "0"];
+        for peer in &self.peers {
+            args.extend(["--peer", peer]);
+        }
+        args.extend(more);
+        Process::spawn(self.homes[0].daisy(&args))
     }
 }
 
@@ -275,6 +311,13 @@ impl Endless {
         edit("generation_config.json", &|config| config["eos_token_id"] = json!([]));
         edit("tokenizer_config.json", &|config| config["eos_token"] = Value::Null);
         Self(dir)
+    }
+
+    /// Elements of a hidden state.
+    pub fn hidden(&self) -> u64 {
+        let text = std::fs::read_to_string(self.0.path().join("config.json")).expect("a config");
+        let config: Value = serde_json::from_str(&text).expect("JSON");
+        config["hidden_size"].as_u64().expect("a number")
     }
 
     pub fn path(&self) -> &str {

@@ -8,8 +8,11 @@
     reason = "a skipped test says so, and a failed one shows what its nodes said"
 )]
 
+#[path = "../bench/cable.rs"]
+mod cable;
 mod cluster;
 mod faults;
+mod links;
 mod split;
 mod terminal;
 

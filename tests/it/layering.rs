@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PURE: &[&str] = &["facts", "model", "pipeline", "plan", "preflight", "schedule", "units"];
-const ADAPTERS: &[&str] = &["engine", "identity", "ipc", "logs", "net", "store", "text"];
+const PURE: &[&str] =
+    &["doctor", "facts", "links", "model", "pipeline", "plan", "preflight", "schedule", "units"];
+const ADAPTERS: &[&str] = &["engine", "identity", "ipc", "logs", "machine", "net", "store", "text"];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];
 
 /// What only one module may name.

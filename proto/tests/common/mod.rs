@@ -4,16 +4,20 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 
-use daisy_proto::control::{Event, Facts, LoadProgress, Message, RankKey, Request, Response};
+use daisy_proto::control::{
+    Event, LoadProgress, Message, NodeFacts, RankKey, Request, Response, Way,
+};
 use daisy_proto::frame::{Decoder, Frame, Limits};
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, FinishReason, FromNode, FromRank, NodeStatus, PlannedShard, RankStart, RankStatus,
-    Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
+    Admit, Finding, FinishReason, FromNode, FromRank, LinkWish, NodeStatus, Nodes, PeerSurvey,
+    PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode,
+    ToRank, Unreached,
 };
 use daisy_proto::{
-    CloseReason, Dtype, LayerRange, Logprobs, NodeId, PipelineId, Rank, Row, Sampling, SeqId,
-    Shard, Step,
+    Address, Cable, CloseReason, Device, Dtype, Facts, Interface, LayerRange, LinkKind, Logprobs,
+    NodeId, NodeLink, Path, PathEnd, PipelineId, Power, Pressure, Rank, Row, Sample, Sampling,
+    SeqId, Shard, Step, Trial,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -72,8 +76,10 @@ pub fn control_message() -> impl Strategy<Value = Message> {
 pub fn to_rank() -> impl Strategy<Value = ToRank> {
     prop_oneof![
         rank_start().prop_map(ToRank::Start),
-        (key(), key(), vec(addr(), 0..4)).prop_map(|(previous, next, next_addrs)| {
-            ToRank::Connect { previous, next, next_addrs }
+        (key(), key(), vec(way(), 0..4)).prop_map(|(previous, next, ways)| ToRank::Connect {
+            previous,
+            next,
+            ways
         }),
         admit().prop_map(ToRank::Admit),
         seq().prop_map(|seq| ToRank::Cancel { seq }),
@@ -103,6 +109,7 @@ pub fn to_node() -> impl Strategy<Value = ToNode> {
         serve().prop_map(|serve| ToNode::Serve(Box::new(serve))),
         any::<u64>().prop_map(|grace_ms| ToNode::Drain { grace_ms }),
         Just(ToNode::Status),
+        Just(ToNode::Survey),
         (text(), any::<u32>()).prop_map(|(node, lines)| ToNode::Logs { node, lines }),
     ]
 }
@@ -122,6 +129,8 @@ pub fn from_node() -> impl Strategy<Value = FromNode> {
         Just(FromNode::Stopped),
         refusal().prop_map(FromNode::Refused),
         node_status().prop_map(FromNode::Status),
+        survey().prop_map(|survey| FromNode::Survey(Box::new(survey))),
+        text().prop_map(FromNode::Note),
         text().prop_map(FromNode::Logs),
     ]
 }
@@ -151,14 +160,17 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
-        option::of(path()).prop_map(|checkpoint| Request::Facts { checkpoint }),
+        Just(Request::Facts),
+        path().prop_map(|path| Request::Checkpoint { path }),
+        (vec(interface(), 0..3), any::<u16>())
+            .prop_map(|(interfaces, probe_port)| Request::Probe { interfaces, probe_port }),
+        node_link().prop_map(Request::Agree),
+        (node_id(), node_facts())
+            .prop_map(|(node, about)| Request::LinkTo { node, about: Box::new(about) }),
         rank_start().prop_map(Request::Stage),
-        (pipeline(), key(), key(), vec(addr(), 0..4)).prop_map(
-            |(pipeline, previous, next, next_addrs)| Request::Connect {
-                pipeline,
-                previous,
-                next,
-                next_addrs
+        (pipeline(), key(), key(), vec(way(), 0..4)).prop_map(
+            |(pipeline, previous, next, ways)| {
+                Request::Connect { pipeline, previous, next, ways }
             }
         ),
         pipeline().prop_map(|pipeline| Request::Stop { pipeline }),
@@ -167,17 +179,18 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn response() -> impl Strategy<Value = Response> {
-    let checkpoint = option::of(prop_oneof![any::<[u8; 32]>().prop_map(Ok), text().prop_map(Err)]);
+    let checkpoint = prop_oneof![any::<[u8; 32]>().prop_map(Ok), text().prop_map(Err)];
+    let trial = (path_end(), path_end(), outcome());
+    let trial = trial.prop_map(|(own, other, outcome)| Trial { own, other, outcome });
     prop_oneof![
-        (node_id(), text(), checkpoint).prop_map(|(id, name, checkpoint)| Response::Facts(Facts {
-            id,
-            name,
-            checkpoint
-        })),
-        (any::<u32>(), key(), vec(addr(), 0..4)).prop_map(|(pid, key, addrs)| Response::Staged {
+        node_facts().prop_map(|facts| Response::Facts(Box::new(facts))),
+        checkpoint.prop_map(Response::Checkpoint),
+        vec(trial, 0..3).prop_map(Response::Probed),
+        node_link().prop_map(Response::Link),
+        (any::<u32>(), key(), any::<u16>()).prop_map(|(pid, key, port)| Response::Staged {
             pid,
             key,
-            addrs
+            port
         }),
         Just(Response::Done),
         refusal().prop_map(Response::Refused),
@@ -251,10 +264,12 @@ prop_compose! {
 prop_compose! {
     fn serve()(
         model in path(), host in text(), port in any::<u16>(), peers in vec(addr(), 0..4),
-        layers in vec(any::<u32>(), 0..5), nodes in option::of(any::<u32>()),
-        context in option::of(any::<u32>()), chunk in any::<u32>(), dtype in option::of(dtype()),
+        layers in vec(any::<u32>(), 0..5), nodes in nodes(), exclude in vec(text(), 0..2),
+        links in link_wish(), context in option::of(any::<u32>()), chunk in any::<u32>(), dtype in option::of(dtype()),
     ) -> Serve {
-        Serve { model, host, port, peers, layers, nodes, context, chunk, dtype }
+        Serve {
+            model, host, port, peers, layers, nodes, exclude, links, context, chunk, dtype,
+        }
     }
 }
 
@@ -320,6 +335,138 @@ prop_compose! {
     ) -> Shard {
         Shard { layers: LayerRange::new(start, end), has_embedding, has_head }
     }
+}
+
+fn nodes() -> impl Strategy<Value = Nodes> {
+    prop_oneof![
+        Just(Nodes::All),
+        any::<u32>().prop_map(Nodes::Count),
+        vec(text(), 0..3).prop_map(Nodes::Named),
+    ]
+}
+
+prop_compose! {
+    fn link_wish()(
+        any in any::<bool>(), interfaces in vec(text(), 0..2),
+        exclude_interfaces in vec(text(), 0..2),
+    ) -> LinkWish {
+        LinkWish { any, interfaces, exclude_interfaces }
+    }
+}
+
+prop_compose! {
+    fn survey()(
+        id in node_id(), own in node_facts(),
+        peers in vec((node_id(), option::of(node_facts()), option::of(node_link()),
+                      option::of(text())), 0..2),
+        unreached in vec((addr(), text()), 0..2), findings in vec((text(), text()), 0..2),
+    ) -> Survey {
+        let row = |(id, facts, link, lost)| PeerSurvey { id, facts, link, lost };
+        Survey {
+            id,
+            own,
+            peers: peers.into_iter().map(row).collect(),
+            unreached: unreached.into_iter().map(|(addr, fault)| Unreached { addr, fault }).collect(),
+            findings: findings.into_iter().map(|(what, remedy)| Finding { what, remedy }).collect(),
+        }
+    }
+}
+
+prop_compose! {
+    fn node_facts()(
+        name in text(), facts in facts(), interfaces in vec(interface(), 0..3),
+        cables in vec(cable(), 0..3), control_port in any::<u16>(), probe_port in any::<u16>(),
+    ) -> NodeFacts {
+        NodeFacts { name, facts, interfaces, cables, control_port, probe_port }
+    }
+}
+
+prop_compose! {
+    fn facts()(
+        bytes in any::<[u64; 2]>(), limits in any::<[Option<u64>; 3]>(),
+        pressure in option::of(prop_oneof![
+            Just(Pressure::Normal), Just(Pressure::Warning), Just(Pressure::Critical),
+        ]),
+        chip in option::of(text()), os in option::of(text()),
+        power in option::of((any::<bool>(), any::<Option<u8>>(), any::<bool>())),
+    ) -> Facts {
+        Facts {
+            memory_bytes: bytes[0],
+            available_bytes: bytes[1],
+            memory_limit_bytes: limits[0],
+            gpu_limit_bytes: limits[1],
+            swap_used_bytes: limits[2],
+            pressure,
+            chip,
+            os,
+            power: power.map(|(on_battery, charge_percent, low_power)| Power {
+                on_battery, charge_percent, low_power,
+            }),
+        }
+    }
+}
+
+prop_compose! {
+    fn interface()(
+        device in device(), kind in kind(), mtu in any::<u32>(),
+        addrs in vec((any::<IpAddr>(), any::<u8>()), 0..3),
+    ) -> Interface {
+        let addr = |(ip, prefix)| Address { ip, prefix };
+        Interface { device, kind, mtu, addrs: addrs.into_iter().map(addr).collect() }
+    }
+}
+
+prop_compose! {
+    fn cable()(
+        receptacle in any::<u8>(), own_domain in text(), peer_domain in text(),
+        gbit_per_s in any::<Option<u16>>(),
+    ) -> Cable {
+        Cable { receptacle, own_domain, peer_domain, gbit_per_s }
+    }
+}
+
+fn device() -> impl Strategy<Value = Device> {
+    (text(), any::<u32>()).prop_map(|(name, index)| Device { name, index })
+}
+
+fn kind() -> impl Strategy<Value = LinkKind> {
+    prop_oneof![
+        any::<Option<u16>>().prop_map(|gbit_per_s| LinkKind::ThunderboltBridge { gbit_per_s }),
+        any::<Option<u16>>().prop_map(|gbit_per_s| LinkKind::ThunderboltPort { gbit_per_s }),
+        any::<Option<u32>>().prop_map(|mbit_per_s| LinkKind::Ethernet { mbit_per_s }),
+        Just(LinkKind::WiFi),
+        Just(LinkKind::Tunnel),
+        Just(LinkKind::VirtualBridge),
+        Just(LinkKind::Loopback),
+        Just(LinkKind::Unknown),
+    ]
+}
+
+fn path_end() -> impl Strategy<Value = PathEnd> {
+    (device(), kind(), any::<IpAddr>()).prop_map(|(device, kind, ip)| PathEnd { device, kind, ip })
+}
+
+fn outcome() -> impl Strategy<Value = Result<Sample, String>> {
+    let sample = (any::<u32>(), any::<u32>(), any::<u16>(), any::<u64>()).prop_map(
+        |(rtt_median_us, rtt_worst_us, probes, bit_per_s)| Sample {
+            rtt_median_us,
+            rtt_worst_us,
+            probes,
+            bit_per_s,
+        },
+    );
+    prop_oneof![sample.prop_map(Ok), text().prop_map(Err)]
+}
+
+fn node_link() -> impl Strategy<Value = NodeLink> {
+    let path = ([path_end(), path_end()], [outcome(), outcome()])
+        .prop_map(|(ends, trials)| Path { ends, trials });
+    ([node_id(), node_id()], any::<u64>(), vec(path, 0..3))
+        .prop_map(|(nodes, round, paths)| NodeLink { nodes, round, paths })
+}
+
+fn way() -> impl Strategy<Value = Way> {
+    (addr(), option::of(device())).prop_map(|(addr, device)| Way { addr, device })
 }
 
 fn addr() -> impl Strategy<Value = SocketAddr> {

@@ -7,15 +7,16 @@ since not every kernel has one of its own.
 """
 
 import contextlib
-import fcntl
 import json
 import os
-import struct
 import subprocess
 import sys
 from statistics import median
 
 from common import pinned
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from tun import open_tun  # noqa: E402
 
 COLUMNS = ["path", "bytes", "raw_us", "link_us", "link_p99_us", "ratio"]
 SIZES = [4096, 12288, 65536, 1 << 20]
@@ -92,11 +93,8 @@ def rtt(stack):
     near, far = namespaces(stack)
     devices = []
     for name in (near, far):
-        device = os.open("/dev/net/tun", os.O_RDWR)
-        stack.callback(os.close, device)
-        fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
-        ip("link", "set", name, "mtu", "1500", "name", "end", "netns", name)
-        devices.append(device)
+        devices.append(open_tun("end", name))
+        stack.callback(os.close, devices[-1])
     ends = addressed(near, far)
     # Above the two ends: a wire is not late because its ends are busy.
     command = pinned(0, [os.environ["DAISY_WIRE"], str(DELAY_US)], priority=20)
@@ -131,6 +129,3 @@ def ip(*args):
 PATHS = {"lo": loopback, "veth1500": veth1500, "veth1500-nogso": veth1500_nogso, "rtt0.6": rtt}
 ADDRS = ("10.213.97.1", "10.213.97.2")
 PORT = 41751
-TUNSETIFF = 0x400454CA
-IFF_TUN = 0x0001
-IFF_NO_PI = 0x1000

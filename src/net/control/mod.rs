@@ -69,7 +69,7 @@ impl ControlEndpoint {
         let door = Door::new(key, ALPN_CONTROL, Arc::clone(&trust))?;
         let refusals = door.refusals();
         let failed = |error| NetError::bind(addr, error);
-        let socket = transport::bind(addr).map_err(failed)?;
+        let socket = transport::bind(addr, None).map_err(failed)?;
         let open =
             transport::open(socket, Use::Control, Some(door.server_config())).map_err(failed)?;
         let local = open.endpoint.local_addr().map_err(failed)?;

@@ -181,7 +181,7 @@ async fn silence_and_a_closed_port_are_told_apart() {
 async fn a_rank_is_not_a_node() {
     let (ka, kb) = (key(), key());
     let door = Door::new(&kb, daisy_proto::ALPN_DATA, Arc::new(|_| true)).unwrap();
-    let socket = transport::bind(loopback()).unwrap();
+    let socket = transport::bind(loopback(), None).unwrap();
     let addr = socket.local_addr().unwrap();
     let open = transport::open(socket, Use::Edge, Some(door.server_config())).unwrap();
     let (sender, _guests) = mpsc::channel(1);
@@ -231,7 +231,7 @@ struct Raw {
 
 impl Raw {
     fn new(key: &KeyPair) -> Self {
-        let socket = transport::bind(loopback()).unwrap();
+        let socket = transport::bind(loopback(), None).unwrap();
         let open = transport::open(socket, Use::Control, None).unwrap();
         Self { endpoint: open.endpoint, key: key.clone() }
     }

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use daisy_proto::control::Way;
 use daisy_proto::{ALPN_DATA, NodeId};
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
 use tokio::sync::mpsc;
@@ -70,22 +71,17 @@ pub(super) async fn accept(listener: EdgeListener, config: EdgeConfig) -> Result
 }
 
 /// The sender's side. The error lists what became of each address.
-pub(super) async fn dial(
-    bind_ip: IpAddr,
-    key: KeyPair,
-    addrs: Vec<SocketAddr>,
-    config: EdgeConfig,
-) -> Result<Met, String> {
+pub(super) async fn dial(key: KeyPair, ways: Vec<Way>, config: EdgeConfig) -> Result<Met, String> {
     let causes = Causes::default();
-    let (mut v4, mut v6) = (None, None);
+    let mut sockets = Vec::new();
     let mut race = JoinSet::new();
-    for (position, addr) in (0..).zip(addrs.iter().take(CANDIDATES_MAX)) {
-        let candidate = Candidate { addr: *addr, key: key.clone(), expected: config.peer_key.0 };
-        let socket = if addr.is_ipv4() { &mut v4 } else { &mut v6 };
-        let open = match open_once(socket, bind_ip, *addr) {
+    for (position, way) in (0..).zip(ways.iter().take(CANDIDATES_MAX)) {
+        let addr = way.addr;
+        let candidate = Candidate { addr, key: key.clone(), expected: config.peer_key.0 };
+        let open = match open_once(&mut sockets, way) {
             Ok(open) => open,
             Err(error) => {
-                causes.set(*addr, format!("cannot open a socket for it: {error}"));
+                causes.set(addr, format!("cannot open a socket for it: {error}"));
                 continue;
             }
         };
@@ -107,7 +103,7 @@ pub(super) async fn dial(
     };
     match tokio::time::timeout(config.connect_timeout, first).await {
         Ok(Some(met)) => Ok(met),
-        Ok(None) if addrs.is_empty() => Err("no address of it is known".to_owned()),
+        Ok(None) if ways.is_empty() => Err("no address of it is known".to_owned()),
         Ok(None) => Err(format!("no connection ({causes})")),
         Err(_) => {
             let waited_s = config.connect_timeout.as_secs_f32();
@@ -183,23 +179,27 @@ impl std::fmt::Display for Causes {
     }
 }
 
-/// One socket per address family serves all candidates.
-fn open_once(socket: &mut Option<Open>, bind_ip: IpAddr, addr: SocketAddr) -> io::Result<Open> {
-    if let Some(open) = socket {
+/// One socket per address family and interface serves all candidates.
+fn open_once<'a>(sockets: &mut Vec<(&'a Way, Open)>, way: &'a Way) -> io::Result<Open> {
+    let is_alike =
+        |known: &Way| (known.addr.is_ipv4(), &known.device) == (way.addr.is_ipv4(), &way.device);
+    if let Some((_, open)) = sockets.iter().find(|(known, _)| is_alike(known)) {
         return Ok(open.clone());
     }
-    let ip = match (bind_ip, addr) {
-        (IpAddr::V4(_), SocketAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        (IpAddr::V6(_), SocketAddr::V4(_)) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        _ => bind_ip,
+    let any: IpAddr = if way.addr.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
     };
-    let open = transport::open(transport::bind(SocketAddr::new(ip, 0))?, Use::Edge, None)?;
-    Ok(socket.insert(open).clone())
+    let socket = transport::bind(SocketAddr::new(any, 0), way.device.as_ref())?;
+    let open = transport::open(socket, Use::Edge, None)?;
+    sockets.push((way, open.clone()));
+    Ok(open)
 }
 
 /// A peer has a handful of interfaces with an address or two each.
 const CANDIDATES_MAX: usize = 16;
-/// An earlier address wins when both answer: a cable is ten times faster than this, Wi-Fi is not.
-const HEAD_START: Duration = Duration::from_millis(20);
+/// An earlier way wins when both answer, even on a busy machine: ways are sorted by what was measured.
+const HEAD_START: Duration = Duration::from_millis(250);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

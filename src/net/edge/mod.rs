@@ -12,14 +12,14 @@ mod meet;
 mod pump;
 mod reactor;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use daisy_proto::control::RankKey;
+use daisy_proto::control::{RankKey, Way};
 use daisy_proto::link::{LinkConfig, Role};
 use daisy_proto::{CloseReason, PipelineId, Rank, Step};
 use tokio::sync::Notify;
@@ -67,7 +67,7 @@ pub struct EdgeListener {
 impl EdgeListener {
     pub fn bind(addr: SocketAddr, key: &KeyPair) -> Result<Self, NetError> {
         let failed = |error| NetError::bind(addr, error);
-        let socket = transport::bind(addr).map_err(failed)?;
+        let socket = transport::bind(addr, None).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
         Ok(Self { socket, local, key: key.clone() })
     }
@@ -89,18 +89,16 @@ pub fn accept(
     IncomingEdge { handle: Handle::start(reactor, task) }
 }
 
-/// Connects to the next rank on whichever of `addrs` answers with its key; earlier ones are preferred.
-/// `bind_ip` chooses the local address.
+/// Connects to the next rank by whichever of `ways` answers with its key; earlier ones are preferred.
 pub fn dial(
     reactor: &Reactor,
-    bind_ip: IpAddr,
     key: &KeyPair,
-    addrs: Vec<SocketAddr>,
+    ways: Vec<impl Into<Way>>,
     config: EdgeConfig,
     sink: impl Fn(EdgeEvent) + Send + Sync + 'static,
 ) -> OutgoingEdge {
     let (steps, queue) = sync_channel(QUEUE_STEPS_MAX);
-    let met = meet::dial(bind_ip, key.clone(), addrs, config);
+    let met = meet::dial(key.clone(), ways.into_iter().map(Into::into).collect(), config);
     let task = |signal| run(config, Role::Sender, met, Some(queue), signal, sink);
     OutgoingEdge { steps, handle: Handle::start(reactor, task) }
 }

@@ -60,12 +60,12 @@ fn sink(events: Sender<EdgeEvent>) -> impl Fn(EdgeEvent) + Send + Sync + 'static
 fn pair_with(change_dialer: impl Fn(&mut EdgeConfig)) -> Pair {
     let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let listener = EdgeListener::bind(loopback(), &k1).unwrap();
-    let addr = (Ipv4Addr::LOCALHOST, listener.port()).into();
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port()));
     let ((in_sink, in_events), (out_sink, out_events)) = (events(), events());
     let incoming = accept(&reactor(), listener, config(1, 0, &k0), sink(in_sink));
     let mut dialer = config(0, 1, &k1);
     change_dialer(&mut dialer);
-    let out = dial(&reactor(), Ipv4Addr::LOCALHOST.into(), &k0, vec![addr], dialer, sink(out_sink));
+    let out = dial(&reactor(), &k0, vec![addr], dialer, sink(out_sink));
     Pair { out, out_events, incoming, in_events }
 }
 
@@ -148,7 +148,7 @@ fn an_edge_that_is_not_connected_can_be_dropped() {
     let silent = UdpSocket::bind(loopback()).unwrap();
     let addrs = vec![silent.local_addr().unwrap()];
     let started = Instant::now();
-    drop(dial(&reactor(), Ipv4Addr::LOCALHOST.into(), &key, addrs, config(0, 1, &key), |_| {}));
+    drop(dial(&reactor(), &key, addrs, config(0, 1, &key), |_| {}));
     let listener = EdgeListener::bind(loopback(), &key).unwrap();
     drop(accept(&reactor(), listener, config(1, 0, &key), |_| {}));
     assert!(started.elapsed() < JOIN_WAIT);
@@ -159,25 +159,24 @@ fn only_the_pinned_key_gets_in() {
     let keys: Vec<_> = (0..3).map(|_| KeyPair::generate().unwrap()).collect();
     let [k0, k1, stranger] = &keys[..] else { panic!() };
     let listener = EdgeListener::bind(loopback(), k1).unwrap();
-    let addr = vec![(Ipv4Addr::LOCALHOST, listener.port()).into()];
+    let addr = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port()))];
     let (in_sink, in_events) = events();
     let _incoming = accept(&reactor(), listener, config(1, 0, k0), sink(in_sink));
-    let ip = Ipv4Addr::LOCALHOST.into();
 
     // A stranger that knows rank 1's key, and rank 0 that expects somebody else.
     let (out_sink, out_events) = events();
-    let strangers = dial(&reactor(), ip, stranger, addr.clone(), config(0, 1, k1), sink(out_sink));
+    let strangers = dial(&reactor(), stranger, addr.clone(), config(0, 1, k1), sink(out_sink));
     let message = failure(&out_events);
     assert!(message.contains("rank 1") && message.contains("another key"), "{message}");
     drop(strangers);
     let (out_sink, out_events) = events();
-    let mistaken = dial(&reactor(), ip, k0, addr.clone(), config(0, 1, stranger), sink(out_sink));
+    let mistaken = dial(&reactor(), k0, addr.clone(), config(0, 1, stranger), sink(out_sink));
     let message = failure(&out_events);
     assert!(message.contains(&addr[0].to_string()) && message.contains("another key"), "{message}");
     drop(mistaken);
 
     let (out_sink, out_events) = events();
-    let _out = dial(&reactor(), ip, k0, addr, config(0, 1, k1), sink(out_sink));
+    let _out = dial(&reactor(), k0, addr, config(0, 1, k1), sink(out_sink));
     assert_eq!((next(&out_events), next(&in_events)), (EdgeEvent::Open, EdgeEvent::Open));
 }
 
@@ -206,7 +205,7 @@ fn the_address_that_answers_is_taken() {
     let _wrong = accept(&reactor(), other_rank, config(1, 0, &k0), |_| {});
     let _right = accept(&reactor(), listener, config(1, 0, &k0), sink(in_sink));
     let (out_sink, out_events) = events();
-    let _out = dial(&reactor(), at(0).ip(), &k0, addrs, config(0, 1, &k1), sink(out_sink));
+    let _out = dial(&reactor(), &k0, addrs, config(0, 1, &k1), sink(out_sink));
     assert_eq!((next(&out_events), next(&in_events)), (EdgeEvent::Open, EdgeEvent::Open));
 }
 
@@ -225,7 +224,7 @@ fn a_peer_that_never_comes_is_named() {
     let short = EdgeConfig { peer: Rank(1), me: Rank(0), ..short };
     for (addrs, named) in [(vec![addr], addr.to_string()), (vec![], "no address".to_owned())] {
         let (out_sink, out_events) = events();
-        let _out = dial(&reactor(), addr.ip(), &key, addrs, short, sink(out_sink));
+        let _out = dial(&reactor(), &key, addrs, short, sink(out_sink));
         let message = failure(&out_events);
         assert!(message.contains("edge to rank 1") && message.contains(&named), "{message}");
     }
@@ -235,7 +234,7 @@ fn a_peer_that_never_comes_is_named() {
 fn a_frozen_peer_is_lost_within_three_seconds() {
     let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let listener = EdgeListener::bind(loopback(), &k1).unwrap();
-    let addr = (Ipv4Addr::LOCALHOST, listener.port()).into();
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port()));
     // The sink runs on the thread of the edges: while it waits, all of them stand still, as a stopped
     // process does.
     let (thaw, frozen) = channel::<()>();
@@ -246,14 +245,7 @@ fn a_frozen_peer_is_lost_within_three_seconds() {
         }
     });
     let (out_sink, out_events) = events();
-    let out = dial(
-        &reactor(),
-        Ipv4Addr::LOCALHOST.into(),
-        &k0,
-        vec![addr],
-        config(0, 1, &k1),
-        sink(out_sink),
-    );
+    let out = dial(&reactor(), &k0, vec![addr], config(0, 1, &k1), sink(out_sink));
     assert_eq!(next(&out_events), EdgeEvent::Open);
     out.set_ready();
     incoming.set_ready();
@@ -285,7 +277,7 @@ fn rank(
     };
     let config = config(me, 1 - me, keys.1);
     let incoming = accept(&reactor, listener, config, sink());
-    let out = dial(&reactor, peer_addr.ip(), keys.0, vec![peer_addr], config, sink());
+    let out = dial(&reactor, keys.0, vec![peer_addr], config, sink());
     for _ in 0..2 {
         assert_eq!(inbox.recv(), Some(EdgeEvent::Open));
     }

@@ -1,0 +1,189 @@
+//! Measures the link between this node and another one, from both ends, and makes them agree on the
+//! record of it.
+//!
+//! One end leads: it dials every pair of addresses, asks the other to do the same, merges both, and
+//! tells the other the result. Knows no plans. Start at [`link_to`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use daisy_proto::control::{NodeFacts, Request, Response, Way};
+use daisy_proto::{Interface, NodeId, NodeLink, PathEnd, Sample, Trial};
+use futures::future::join_all;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::Node;
+use super::peers::Peer;
+use crate::links;
+use crate::net::probe::{self, Depth};
+
+/// What this node tells others of its machine.
+pub(crate) async fn own_facts(node: &Node) -> NodeFacts {
+    let machine = Arc::clone(&node.machine);
+    let read = move || (machine.facts(), machine.interfaces(), machine.cables());
+    // Reading never panics; if it did, a node without facts would still work.
+    let (facts, interfaces, cables) = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+    NodeFacts {
+        name: node.name.clone(),
+        facts,
+        interfaces,
+        cables,
+        control_port: node.control.local_addr().port(),
+        probe_port: node.probes.port(),
+    }
+}
+
+/// The link to a connected peer: as it is known, or measured now.
+pub(crate) async fn link_to(
+    node: &Node,
+    peer: &Peer,
+    theirs: &NodeFacts,
+) -> Result<NodeLink, String> {
+    let ours = own_facts(node).await;
+    let ends = [ours.interfaces, theirs.interfaces.clone()];
+    match node.survey.fresh_link(&peer.id, &ends) {
+        Some(link) => Ok(link),
+        None => measure(node, peer, theirs).await,
+    }
+}
+
+/// The link to a node that another one asks about: connects to it first.
+pub(crate) async fn link_to_stranger(
+    node: &Node,
+    id: NodeId,
+    about: &NodeFacts,
+) -> Result<NodeLink, String> {
+    let ours = own_facts(node).await;
+    let pairs = [false, true]
+        .map(|is_here| links::candidates(&ours.interfaces, &about.interfaces, is_here));
+    let mut addrs: Vec<SocketAddr> = Vec::new();
+    for (own, other) in pairs.iter().flatten() {
+        let addr = Way::between(own, other, about.control_port).addr;
+        if !addrs.contains(&addr) {
+            addrs.push(addr);
+        }
+    }
+    let dials = addrs.iter().map(|addr| Box::pin(connect(node, *addr, id)));
+    if addrs.is_empty() {
+        return Err(format!("no address of `{}` is on a network of this node", about.name));
+    }
+    let (peer, _) = futures::future::select_ok(dials).await?;
+    link_to(node, &peer, about).await
+}
+
+async fn connect(node: &Node, addr: SocketAddr, id: NodeId) -> Result<Peer, String> {
+    let connection = node.control.dial(addr, DIAL_MAX).await.map_err(|error| error.to_string())?;
+    if connection.peer != id {
+        return Err(format!("another node answers at {addr}"));
+    }
+    let (events, _unheard) = mpsc::channel(1);
+    Ok(Peer::start(connection, events))
+}
+
+/// Tries every pair of addresses from both ends and makes the record.
+pub(crate) async fn measure(
+    node: &Node,
+    peer: &Peer,
+    theirs: &NodeFacts,
+) -> Result<NodeLink, String> {
+    // Two bursts at once would each see half of the link.
+    let _turn = node.measuring.lock().await;
+    let (me, ours) = (node.identity.node_id(), own_facts(node).await);
+    let remote = peer.remote.ip();
+    let here = trials(node, peer.id, remote, &theirs.interfaces, theirs.probe_port).await;
+    let request =
+        Request::Probe { interfaces: ours.interfaces.clone(), probe_port: ours.probe_port };
+    let there = match peer.call(request, PROBE_MAX).await {
+        Ok(Response::Probed(trials)) => trials,
+        Ok(other) => return Err(format!("it answered out of turn: {other:?}")),
+        Err(error) => return Err(error.to_string()),
+    };
+    let known = node.survey.of(&peer.id).and_then(|known| known.link);
+    let round = known.map_or(1, |known| known.round + 1);
+    let link = links::merge(me, peer.id, round, here, there);
+    agree(node, peer, theirs, link.clone()).await?;
+    Ok(link)
+}
+
+/// Looks again at the best path, from this end; none: everything has to be measured.
+pub(crate) async fn refresh(
+    node: &Node,
+    peer: &Peer,
+    theirs: &NodeFacts,
+    link: &NodeLink,
+) -> Option<NodeLink> {
+    let me = node.identity.node_id();
+    let (own, other) = links::ends(link, link.paths.first()?, me);
+    let way = Way::between(own, other, theirs.probe_port);
+    let latency = probe::probe(&node.key, peer.id, &way, Depth::Latency).await.ok()?;
+    let link = links::refreshed(link, me, latency)?;
+    agree(node, peer, theirs, link.clone()).await.ok()?;
+    Some(link)
+}
+
+async fn agree(node: &Node, peer: &Peer, theirs: &NodeFacts, link: NodeLink) -> Result<(), String> {
+    let told = peer.call(Request::Agree(link.clone()), CALL_MAX).await;
+    told.map_err(|error| error.to_string())?;
+    let ends = [own_facts(node).await.interfaces, theirs.interfaces.clone()];
+    node.survey.keep_link(peer.id, link, ends);
+    Ok(())
+}
+
+/// Dials every pair of addresses that may lead to a node; `remote` is where its control connection
+/// comes from.
+pub(crate) async fn trials(
+    node: &Node,
+    id: NodeId,
+    remote: IpAddr,
+    theirs: &[Interface],
+    probe_port: u16,
+) -> Vec<Trial> {
+    let own = own_facts(node).await.interfaces;
+    let is_here = remote.is_loopback()
+        || own.iter().flat_map(|interface| &interface.addrs).any(|addr| addr.ip == remote);
+    let pairs = links::candidates(&own, theirs, is_here);
+    // Most of them lead nowhere, which takes seconds to see: side by side, with little traffic.
+    let reached =
+        join_all(pairs.iter().map(|pair| try_one(node, id, pair, probe_port, Depth::Reach)));
+    let reached = reached.await;
+    // Those that lead somewhere one after another, so that they do not disturb each other.
+    let mut trials = Vec::new();
+    let until = tokio::time::Instant::now() + TRIALS_MAX;
+    for (pair, outcome) in pairs.into_iter().zip(reached) {
+        let outcome = match outcome {
+            Ok(_) => {
+                let measured = try_one(node, id, &pair, probe_port, Depth::Bandwidth);
+                let late = || Err("there was no time to measure it".to_owned());
+                tokio::time::timeout_at(until, measured).await.unwrap_or_else(|_| late())
+            }
+            Err(error) => Err(error),
+        };
+        let (own, other) = pair;
+        trials.push(Trial { own, other, outcome });
+    }
+    trials
+}
+
+async fn try_one(
+    node: &Node,
+    id: NodeId,
+    (own, other): &(PathEnd, PathEnd),
+    probe_port: u16,
+    depth: Depth,
+) -> Result<Sample, String> {
+    let way = Way::between(own, other, probe_port);
+    let outcome = timeout(TRIALS_MAX, probe::probe(&node.key, id, &way, depth)).await;
+    let outcome = outcome.unwrap_or_else(|_| Err("no answer".to_owned()));
+    outcome.map_err(|error| error.chars().take(ERROR_CHARS_MAX).collect())
+}
+
+/// All paths of one end.
+const TRIALS_MAX: Duration = Duration::from_secs(15);
+/// The other end's paths, and a measurement there that has to end first.
+const PROBE_MAX: Duration = Duration::from_secs(25);
+const CALL_MAX: Duration = Duration::from_secs(5);
+const DIAL_MAX: Duration = Duration::from_secs(3);
+/// 32 trials with this and two ends each fit a control message.
+const ERROR_CHARS_MAX: usize = 200;

@@ -1,0 +1,238 @@
+//! What this node knows of other nodes' machines and of the links to them.
+//!
+//! [`attend`] keeps it fresh over an open control connection: facts every few seconds, the link measured
+//! when it is new or an interface changes, its best path looked at again each minute. Whoever needs a
+//! fact reads it here. It does not know how nodes are found. Start at [`Survey`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use daisy_proto::control::{NodeFacts, Request, Response};
+use daisy_proto::local::{Finding, PeerSurvey, Unreached};
+use daisy_proto::{Interface, NodeId, NodeLink};
+use tokio::sync::mpsc;
+
+use super::Node;
+use super::measuring::{self, own_facts};
+use super::peers::{CallError, Peer, PeerEvent};
+use crate::links;
+
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// A node stays here when it is lost.
+    nodes: Mutex<BTreeMap<NodeId, Known>>,
+    /// What became of dialling the addresses that were named, where it failed last.
+    unreached: Mutex<BTreeMap<SocketAddr, String>>,
+    /// What the last self-test found.
+    findings: Mutex<Vec<Finding>>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    pub(crate) facts: Option<NodeFacts>,
+    pub(crate) link: Option<NodeLink>,
+    /// When the record was made, and of which interfaces of both ends.
+    measured: Option<(Instant, [Vec<Interface>; 2])>,
+    lost: Option<String>,
+}
+
+impl Survey {
+    pub(crate) fn of(&self, id: &NodeId) -> Option<Known> {
+        self.all().get(id).cloned()
+    }
+
+    /// The record of the link to `id`, unless it is too old or an interface has changed since.
+    pub(crate) fn fresh_link(&self, id: &NodeId, ends: &[Vec<Interface>; 2]) -> Option<NodeLink> {
+        let known = self.of(id)?;
+        let (at, before) = known.measured?;
+        (at.elapsed() < LINK_AGE_MAX && before == *ends).then_some(known.link?)
+    }
+
+    pub(crate) fn keep_facts(&self, id: NodeId, facts: NodeFacts) {
+        let mut all = self.all();
+        let known = all.entry(id).or_default();
+        known.facts = Some(facts);
+        known.lost = None;
+    }
+
+    /// Keeps the newer one of two records.
+    pub(crate) fn keep_link(&self, id: NodeId, link: NodeLink, ends: [Vec<Interface>; 2]) {
+        let mut all = self.all();
+        let known = all.entry(id).or_default();
+        let newer = known.link.as_ref().is_none_or(|old| links::newer(old, &link) == &link);
+        if newer {
+            known.link = Some(link);
+            known.measured = Some((Instant::now(), ends));
+        }
+    }
+
+    pub(crate) fn mark_lost(&self, id: &NodeId, reason: String) {
+        if let Some(known) = self.all().get_mut(id) {
+            known.lost = Some(reason);
+        }
+    }
+
+    pub(crate) fn peers(&self) -> Vec<PeerSurvey> {
+        let all = self.all();
+        let row = |(id, known): (&NodeId, &Known)| PeerSurvey {
+            id: *id,
+            facts: known.facts.clone(),
+            link: known.link.clone(),
+            lost: known.lost.clone(),
+        };
+        all.iter().map(row).collect()
+    }
+
+    pub(crate) fn set_unreached(&self, addr: SocketAddr, fault: Option<String>) {
+        let mut unreached = lock(&self.unreached);
+        match fault {
+            Some(fault) if unreached.get(&addr) != Some(&fault) => {
+                tracing::info!(%addr, fault, "a peer is not reached");
+                unreached.insert(addr, fault);
+            }
+            Some(_) => {}
+            None => {
+                unreached.remove(&addr);
+            }
+        }
+    }
+
+    pub(crate) fn unreached(&self) -> Vec<Unreached> {
+        let unreached = lock(&self.unreached);
+        let row =
+            |(addr, fault): (&SocketAddr, &String)| Unreached { addr: *addr, fault: fault.clone() };
+        unreached.iter().map(row).collect()
+    }
+
+    pub(crate) fn set_findings(&self, findings: Vec<Finding>) {
+        *lock(&self.findings) = findings;
+    }
+
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        lock(&self.findings).clone()
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<NodeId, Known>> {
+        lock(&self.nodes)
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Entries are replaced whole, so a poisoned lock holds nothing half-done.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps what is known of a connected peer fresh, until its connection ends.
+pub(crate) async fn attend(node: &Node, peer: &Peer) {
+    let mut turns = tokio::time::interval(FACTS_INTERVAL);
+    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // Of two nodes that attend each other one measures; the other one looks whether it did.
+    let yields =
+        if node.identity.node_id().0 < peer.id.0 { Duration::ZERO } else { FACTS_INTERVAL };
+    let began = Instant::now();
+    loop {
+        turns.tick().await;
+        match peer.call(Request::Facts, CALL_MAX).await {
+            Ok(Response::Facts(facts)) => node.survey.keep_facts(peer.id, *facts),
+            Ok(_) => {}
+            Err(CallError::Gone(_)) => return,
+            Err(CallError::Late { .. }) => continue,
+        }
+        if began.elapsed() < yields {
+            continue;
+        }
+        if let Err(error) = look_at_link(node, peer, yields).await {
+            tracing::info!(peer = %peer.id.short(), error, "the link cannot be measured");
+        }
+    }
+}
+
+/// Measures what is due.
+async fn look_at_link(node: &Node, peer: &Peer, yields: Duration) -> Result<(), String> {
+    let Some(Known { facts: Some(theirs), link, measured, .. }) = node.survey.of(&peer.id) else {
+        return Ok(());
+    };
+    let ours = own_facts(node).await;
+    let ends = [ours.interfaces, theirs.interfaces.clone()];
+    match (link, measured) {
+        (Some(link), Some((at, before))) if before == ends => {
+            if at.elapsed() > REFRESH_AFTER + yields
+                && measuring::refresh(node, peer, &theirs, &link).await.is_none()
+            {
+                tracing::info!(peer = %peer.id.short(), "the link has changed");
+                measuring::measure(node, peer, &theirs).await?;
+            }
+        }
+        _ => {
+            measuring::measure(node, peer, &theirs).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Stays connected to a node that was named by address, and attends to it.
+pub(crate) async fn keep(node: &Node, addr: SocketAddr) {
+    loop {
+        match node.control.dial(addr, DIAL_MAX).await {
+            Ok(connection) => {
+                node.survey.set_unreached(addr, None);
+                let (events_in, mut events) = mpsc::channel(1);
+                let peer = Peer::start(connection, events_in);
+                let ended = async {
+                    loop {
+                        match events.recv().await {
+                            Some(PeerEvent::Lost(reason)) => return reason,
+                            Some(PeerEvent::Event(_)) => {}
+                            None => return "closed".to_owned(),
+                        }
+                    }
+                };
+                let reason = tokio::select! {
+                    reason = ended => reason,
+                    () = attend(node, &peer) => "its connection ended".to_owned(),
+                };
+                node.survey.mark_lost(&peer.id, reason);
+            }
+            Err(error) => node.survey.set_unreached(addr, Some(error.to_string())),
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+const FACTS_INTERVAL: Duration = Duration::from_secs(5);
+const REFRESH_AFTER: Duration = Duration::from_mins(1);
+/// A record that nobody has renewed for this long says little.
+const LINK_AGE_MAX: Duration = Duration::from_mins(3);
+const CALL_MAX: Duration = Duration::from_secs(15);
+const DIAL_MAX: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(round: u64) -> NodeLink {
+        NodeLink { nodes: [NodeId([1; 32]), NodeId([2; 32])], round, paths: Vec::new() }
+    }
+
+    #[test]
+    fn the_later_record_holds_until_an_interface_changes() {
+        let (survey, id) = (Survey::default(), NodeId([2; 32]));
+        let ends = || [Vec::new(), Vec::new()];
+        assert_eq!(survey.fresh_link(&id, &ends()), None);
+        survey.keep_link(id, link(3), ends());
+        survey.keep_link(id, link(2), ends());
+        assert_eq!(survey.fresh_link(&id, &ends()), Some(link(3)));
+        let interface = Interface {
+            device: daisy_proto::Device { name: "en5".to_owned(), index: 5 },
+            kind: daisy_proto::LinkKind::WiFi,
+            mtu: 1500,
+            addrs: Vec::new(),
+        };
+        assert_eq!(survey.fresh_link(&id, &[vec![interface], Vec::new()]), None);
+        survey.mark_lost(&id, "closed".to_owned());
+        assert_eq!(survey.peers()[0].lost.as_deref(), Some("closed"));
+    }
+}
