@@ -125,10 +125,10 @@ fn take(_: u32, _: i32) -> std::io::Result<File> {
 fn ip(words: &str) -> Result<(), String> {
     let output = Command::new("ip").args(words.split(' ')).output();
     let output = output.map_err(|error| format!("ip {words}: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    if output.status.success() {
+        return Ok(());
     }
+    Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 /// One test for all, since the rig and the load take longer than the questions.
