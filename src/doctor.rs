@@ -135,7 +135,9 @@ fn firewall(system: &System) -> Option<Finding> {
 /// "No route to host" has at least three causes; the route tells them apart.
 fn not_reached(peer: &Unreached, system: &System) -> Finding {
     let addr = peer.addr;
-    let what = format!("{addr} is not reached: {}", peer.fault);
+    // What could not be done says what helps behind a semicolon.
+    let (fault, advice) = peer.fault.split_once("; ").unwrap_or((&peer.fault, ""));
+    let what = format!("{addr} is not reached: {fault}");
     let is_denied = peer.fault.contains("No route to host") || peer.fault.contains("os error 65");
     let route = system.routes.iter().find(|(known, _)| *known == addr).map(|(_, route)| route);
     let remedy = match route {
@@ -151,9 +153,7 @@ fn not_reached(peer: &Unreached, system: &System) -> Finding {
         Some(None) if system.is_mac => format!(
             "no route leads to {}: check the cable, and the address given by --peer", addr.ip()
         ),
-        _ if peer.fault.contains("trust") => {
-            "run the command above on that machine".to_owned()
-        }
+        _ if !advice.is_empty() => advice.to_owned(),
         _ => format!(
             "check that `daisy cluster up` runs there, and that UDP port {} is not blocked on the way",
             addr.port()

@@ -67,6 +67,20 @@ pub fn usable<'a>(link: &'a NodeLink, wish: &'a LinkWish) -> impl Iterator<Item 
     allowed(link, wish).filter(is_usable)
 }
 
+/// What carries hidden states now, in words that stay the same while nothing of weight changes.
+pub fn best_now(link: &NodeLink, wish: &LinkWish) -> String {
+    let best = allowed(link, wish).find_map(|path| Some((path, figures(path)?)));
+    let Some((path, sample)) = best else { return "nothing comes through any more".to_owned() };
+    let [a, b] = &path.ends;
+    let over = format!("{} - {} ({})", a.device.name, b.device.name, kind_name(carrier(path)));
+    match verdict::fault(path, sample) {
+        // Its figures change all the time.
+        Some(_) if carrier(path) == LinkKind::WiFi => format!("{over} is best, and it is Wi-Fi"),
+        Some(_) => format!("{over} is best, and its round trips take too long"),
+        None => format!("{over} is best, and good"),
+    }
+}
+
 /// Which of two records of one link holds: the later one; of two that were made at once, the same at
 /// both ends.
 pub fn newer<'a>(a: &'a NodeLink, b: &'a NodeLink) -> &'a NodeLink {

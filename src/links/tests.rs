@@ -241,6 +241,32 @@ fn slow_links_are_refused_with_what_helps() {
 }
 
 #[test]
+fn a_look_at_the_best_path_keeps_the_record_while_it_stays_good() {
+    let cable = ("bridge0", CABLE, Ok(sample(600, 20_000)), Ok(sample(600, 20_000)));
+    let wifi = ("en0", LinkKind::WiFi, Ok(sample(900, 300)), Ok(sample(700, 300)));
+    let (link, me) = (link(&[cable, wifi]), NodeId([2; 32]));
+    let latency = |rtt_us| Sample { bit_per_s: 0, ..sample(rtt_us, 1) };
+    let again = refreshed(&link, me, latency(650)).expect("it is still good");
+    assert_eq!(again.round, link.round + 1);
+    let own = again.paths[0].trials[1].as_ref().expect("it works");
+    assert_eq!((own.rtt_median_us, own.bit_per_s), (650, 20_000_000_000), "no burst, the old rate");
+    for rtt_us in [2500, 9000] {
+        assert_eq!(
+            refreshed(&link, me, latency(rtt_us)),
+            None,
+            "{rtt_us} µs: all must be measured"
+        );
+    }
+    let wish = LinkWish::default();
+    assert_eq!(best_now(&link, &wish), best_now(&again, &wish), "nothing to tell");
+    let without = LinkWish { exclude_interfaces: vec!["bridge0".to_owned()], ..wish.clone() };
+    assert!(best_now(&link, &without).contains("en0 - en0 (Wi-Fi) is best, and it is Wi-Fi"));
+    assert_eq!(usable(&link, &without).count(), 0);
+    let any = LinkWish { any: true, ..without };
+    assert_eq!(usable(&link, &any).count(), 1);
+}
+
+#[test]
 fn interfaces_can_be_chosen_and_ruled_out() {
     let cable = ("bridge0", CABLE, Ok(sample(600, 20_000)), Ok(sample(600, 20_000)));
     let wifi = ("en0", LinkKind::WiFi, Ok(sample(900, 300)), Ok(sample(700, 300)));

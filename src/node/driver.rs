@@ -13,6 +13,7 @@ use daisy_proto::local::{
 use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 use super::Node;
 use super::endpoint::Endpoint;
@@ -24,6 +25,7 @@ use super::ranks::{RankEvent, RankProcess};
 use super::relay::{join, relay};
 use super::requests::{self, Requests};
 use super::staging::{Hops, Neighbours, StagedAt, bind_ip, stage_at};
+use super::watching;
 use crate::api;
 use crate::pipeline::{Failure, Input, Pipeline, State};
 use crate::plan::{Cut, plan};
@@ -79,6 +81,8 @@ struct Driver {
     staged: Vec<Option<StagedAt>>,
     /// From each rank to the next.
     hops: Hops,
+    /// Keep facts and links of the peers fresh while the pipeline lives.
+    watches: JoinSet<()>,
     loaded: Vec<Option<(u64, String)>>,
     local: Option<RankProcess>,
     model: Model,
@@ -143,6 +147,7 @@ impl Driver {
         let names = planned.iter().map(|shard| shard.node_name.clone()).collect();
         let world = planned.len();
         let origin = Instant::now();
+        let watches = watching::links(node, &members, &wish.links, out);
         Ok(Self {
             id,
             wish,
@@ -151,6 +156,7 @@ impl Driver {
             origin,
             staged: vec![None; world],
             hops,
+            watches,
             loaded: vec![None; world],
             local: None,
             model,
@@ -440,6 +446,7 @@ impl Driver {
 
     /// Ends every rank everywhere.
     async fn take_down(&mut self) {
+        self.watches.abort_all();
         let peers = self.peers.iter_mut().filter_map(Option::take);
         let pipeline = self.id;
         let stops = peers.map(|peer| async move {

@@ -23,12 +23,14 @@ mod requests;
 mod selftest;
 mod staging;
 mod survey;
+mod watching;
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use daisy_proto::NodeId;
 use tokio::net::UnixListener;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
@@ -113,7 +115,7 @@ impl Node {
         let key = KeyPair::from_pkcs8(identity.pkcs8())?;
         let trust = Arc::new(trust_check(&config.home));
         let listen = config.listen.ip();
-        let probes = ProbeListener::bind(listen, &key, Arc::clone(&trust) as _)?;
+        let probes = probes(listen, &key, &trust)?;
         let control = ControlEndpoint::bind(config.listen, &key, trust, BUILD)?;
         let node = Arc::new(Self {
             identity,
@@ -195,6 +197,21 @@ impl Opened {
         while hosted.join_next().await.is_some() {}
         let _ = std::fs::remove_file(&socket);
         drop(lock);
+    }
+}
+
+/// On all addresses for a node that listens on all of one family: ranks use either family, whichever
+/// leads to the other node.
+fn probes<T>(listen: IpAddr, key: &KeyPair, trust: &Arc<T>) -> Result<ProbeListener, NetError>
+where
+    T: Fn(&NodeId) -> bool + Send + Sync + 'static,
+{
+    let bind = |ip| ProbeListener::bind(ip, key, Arc::clone(trust) as _);
+    if listen.is_unspecified() {
+        // A machine without IPv6 has the other family left.
+        bind(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| bind(listen))
+    } else {
+        bind(listen)
     }
 }
 

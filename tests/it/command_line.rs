@@ -88,6 +88,23 @@ fn without_a_node_status_says_so_with_its_own_code() {
 }
 
 #[test]
+fn the_doctor_needs_no_node_and_its_report_holds_no_key() {
+    let home = Home::new();
+    assert!(home.daisy(&["cluster", "id"]).status.success());
+    let key = fs::read(home.path().join("home/key")).expect("a key");
+    let report = home.path().join("report.txt");
+    let file = report.to_str().expect("utf-8");
+    let output = home.daisy(&["doctor", "--report", file]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no node runs here"), "{output:?}");
+    let text = fs::read(&report).expect("a report");
+    assert!(text.starts_with(b"daisy "));
+    assert!(!text.windows(16).any(|part| key.windows(16).any(|of_key| of_key == part)));
+    let again = home.fails(1, &["doctor", "--report", file]);
+    assert!(again.contains("cannot write") && again.contains("report.txt"), "{again}");
+}
+
+#[test]
 fn bad_flags_of_serve_are_refused_before_anything_starts() {
     let home = Home::new();
     let model = tiny("llama-f32");
@@ -96,6 +113,10 @@ fn bad_flags_of_serve_are_refused_before_anything_starts() {
         (serve(&model, &["--peer", "a b"]), 2, "--peer a b"),
         (serve(&model, &["--layers", "1,1"]), 2, "--layers 1,1 adds up to 2 layers"),
         (serve(&model, &["--nodes", "3"]), 2, "--peer"),
+        (serve(&model, &["--nodes", "mini"]), 2, "no node named `mini` answers"),
+        (serve(&model, &["--exclude", "mini"]), 2, "no node named `mini` answers"),
+        (serve(&model, &["--nodes", "1", "--layers", "2,3"]), 2, "does not go with it"),
+        (serve(&model, &["--memory-limit", "12"]), 2, "write it as 12GiB"),
         (serve(&model, &["--context", "100000000"]), 2, "--context 100000000"),
         (serve(&model, &["--context", "0"]), 2, "--context"),
         (serve(&model, &["--host", "192.0.2.7"]), 1, "192.0.2.7"),
