@@ -30,6 +30,10 @@ pub(super) fn interfaces(addrs: &Addrs) -> Vec<Interface> {
             continue;
         }
         let dir = Path::new("/sys/class/net").join(&addr.name);
+        // A port of a bridge is reached through the bridge, whatever address it has.
+        if dir.join("brport").exists() {
+            continue;
+        }
         // The carrier of an interface that is down cannot be read; one without a carrier file is virtual.
         if fs::read_to_string(dir.join("carrier")).is_ok_and(|carrier| carrier.trim() == "0") {
             continue;

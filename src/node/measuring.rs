@@ -11,7 +11,7 @@ use std::time::Duration;
 use daisy_proto::control::{NodeFacts, Request, Response, Way};
 use daisy_proto::{Interface, NodeId, NodeLink, PathEnd, Sample, Trial};
 use futures::future::join_all;
-use tokio::sync::mpsc;
+use tokio::sync::{MutexGuard, mpsc};
 use tokio::time::timeout;
 
 use super::Node;
@@ -43,9 +43,11 @@ pub(crate) async fn link_to(
 ) -> Result<NodeLink, String> {
     let ours = own_facts(node).await;
     let ends = [ours.interfaces, theirs.interfaces.clone()];
+    // Whoever measures now may well be at this very link.
+    let turn = node.measuring.lock().await;
     match node.survey.fresh_link(&peer.id, &ends) {
         Some(link) => Ok(link),
-        None => measure(node, peer, theirs).await,
+        None => measure_now(node, peer, theirs, &turn).await,
     }
 }
 
@@ -88,8 +90,17 @@ pub(crate) async fn measure(
     peer: &Peer,
     theirs: &NodeFacts,
 ) -> Result<NodeLink, String> {
-    // Two bursts at once would each see half of the link.
-    let _turn = node.measuring.lock().await;
+    let turn = node.measuring.lock().await;
+    measure_now(node, peer, theirs, &turn).await
+}
+
+/// The turn is this node's: two bursts at once would each see half of the link.
+async fn measure_now(
+    node: &Node,
+    peer: &Peer,
+    theirs: &NodeFacts,
+    _turn: &MutexGuard<'_, ()>,
+) -> Result<NodeLink, String> {
     let (me, ours) = (node.identity.node_id(), own_facts(node).await);
     let remote = peer.remote.ip();
     let here = trials(node, peer.id, remote, &theirs.interfaces, theirs.probe_port).await;

@@ -166,7 +166,7 @@ async fn look_at_link(node: &Node, peer: &Peer, yields: Duration) -> Result<(), 
             }
         }
         _ => {
-            measuring::measure(node, peer, &theirs).await?;
+            measuring::link_to(node, peer, &theirs).await?;
         }
     }
     Ok(())
