@@ -1,7 +1,7 @@
 //! Links between nodes: which pairs of addresses to try, what two ends' measurements mean together,
 //! and whether the links of a plan are fast enough.
 //!
-//! Pure: the node measures and tells. [`candidates`] says what to dial, [`merge`] makes the one record
+//! Pure: the node measures and tells. [`candidates()`] says what to dial, [`merge`] makes the one record
 //! that both ends keep, [`check`] judges the edges of a plan and words its refusal. This module knows
 //! no socket and no clock. Start at [`merge`].
 
