@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::local::{RankStart, Refusal};
-use crate::{Dtype, NodeId, PipelineId, Rank};
+use crate::{Dtype, NodeId, NodeName, PipelineId, Rank};
 
 /// One-time public key of a rank, made for one pipeline. A rank never holds its node's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub enum Response {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     pub id: NodeId,
-    pub name: String,
+    pub name: NodeName,
     /// Digest of the checkpoint's config and safetensors headers, or why it cannot be read.
     pub checkpoint: Option<Result<[u8; 32], String>>,
 }

@@ -1,7 +1,7 @@
 //! The wire format, byte for byte. Whoever changes these bytes changes `PROTOCOL_VERSION`.
 //!
 //! golden.txt has one message of each kind a line, as a whole frame: header length, payload length,
-//! header, payload. The hello of the control stream is no frame, and never changes at all.
+//! header, payload; pairing has no frames. The hello of the control stream is no frame, and never changes at all.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -12,18 +12,19 @@ use daisy_proto::frame;
 use daisy_proto::hello::Hello;
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, FinishReason, FromNode, FromRank, NodeStatus, PlannedShard, RankStart, RankStatus,
-    Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
+    Admit, FinishReason, FromNode, FromRank, NodeStatus, Pairing, PeerState, PeerStatus, PeersView,
+    PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
 };
+use daisy_proto::pair::{PairMessage, Secret};
 use daisy_proto::{
-    CloseReason, Dtype, LayerRange, Logprobs, NodeId, PROTOCOL_VERSION, PipelineId, Rank, Row,
-    Sampling, SeqId, Shard, Step,
+    CloseReason, Dtype, LayerRange, Logprobs, NodeId, NodeName, PROTOCOL_VERSION, PipelineId, Rank,
+    Row, Sampling, SeqId, Shard, Step,
 };
 use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x5539_20ac_6113_1c5f)];
+const HASHES: &[(u32, u64)] = &[(1, 0x9d3a_8861_c529_ddec)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -36,7 +37,7 @@ fn the_hello_of_the_control_stream_never_changes() {
 fn the_wire_format_is_byte_for_byte_the_golden_one() {
     let mut now = String::new();
     for (name, bytes) in
-        [edge(), control(), to_rank(), from_rank(), to_node(), from_node()].concat()
+        [edge(), control(), to_rank(), from_rank(), to_node(), from_node(), pair()].concat()
     {
         writeln!(now, "{name:<16} {}", hex(&bytes)).expect("text grows");
     }
@@ -95,9 +96,8 @@ fn control() -> Vec<Golden> {
     let rank = Rank(1);
     let connect =
         Request::Connect { pipeline, previous: key(0xaa), next: key(0xbb), next_addrs: addrs() };
-    let facts = |checkpoint| {
-        Response::Facts(Facts { id: NodeId([0xa7; 32]), name: "mini".to_owned(), checkpoint })
-    };
+    let facts =
+        |checkpoint| Response::Facts(Facts { id: NodeId([0xa7; 32]), name: name(), checkpoint });
     let staged = Response::Staged { pid: 4711, key: key(0xcc), addrs: addrs() };
     let loading = Event::Loading { pipeline, rank, progress: progress() };
     let ready = Event::Ready {
@@ -194,11 +194,31 @@ fn to_node() -> Vec<Golden> {
         chunk: 512,
         dtype: None,
     };
+    let enter = Pairing::Enter { code: "417-209".to_owned(), peers: addrs() };
+    let join = Pairing::Join { token: "daisy-abc".to_owned(), peers: Vec::new() };
     vec![
         ("node serve", bytes(&ToNode::Serve(Box::new(serve)), &[])),
         ("node drain", bytes(&ToNode::Drain { grace_ms: 5000 }, &[])),
         ("node status", bytes(&ToNode::Status, &[])),
         ("node logs", bytes(&ToNode::Logs { node: "mini".to_owned(), lines: 200 }, &[])),
+        ("node peers", bytes(&ToNode::Peers, &[])),
+        ("node pair", bytes(&ToNode::Pair(Pairing::Show), &[])),
+        ("node pair, code", bytes(&ToNode::Pair(enter), &[])),
+        ("node pair, token", bytes(&ToNode::Pair(join), &[])),
+        ("node invite", bytes(&ToNode::Invite { ttl_s: 600 }, &[])),
+        ("node down", bytes(&ToNode::Down, &[])),
+    ]
+}
+
+fn pair() -> Vec<Golden> {
+    let open = |secret| PairMessage::Open { secret, share: [0xaa; 33], name: name() };
+    let reply = PairMessage::Reply { share: [0xbb; 33], name: name(), proof: [0xcc; 32] };
+    vec![
+        ("pair, code", open(Secret::Code).encode().to_vec()),
+        ("pair, invitation", open(Secret::Invitation([0xdd; 8])).encode().to_vec()),
+        ("pair reply", reply.encode().to_vec()),
+        ("pair proof", PairMessage::Proof([0xee; 32]).encode().to_vec()),
+        ("pair done", PairMessage::Done.encode().to_vec()),
     ]
 }
 
@@ -225,7 +245,7 @@ fn from_node() -> Vec<Golden> {
     };
     let status = NodeStatus {
         id: NodeId([0xa7; 32]),
-        name: "mini".to_owned(),
+        name: name(),
         build: "0.1.0".to_owned(),
         control_port: 51738,
         serving: Some(model.clone()),
@@ -233,6 +253,25 @@ fn from_node() -> Vec<Golden> {
     };
     let progress = FromNode::Progress { rank, node: "mini".to_owned(), progress: progress() };
     let plan = FromNode::Plan { model, shards: vec![planned] };
+    let peer = PeerStatus {
+        id: NodeId([0xa7; 32]),
+        name: Some(name()),
+        build: Some("daisy 0.1.0".to_owned()),
+        paired: true,
+        state: PeerState::Gone,
+        addr: Some(addrs()[1]),
+        interface: Some("en5".to_owned()),
+        age_ms: Some(4000),
+        reason: Some("nothing was heard for 4 s".to_owned()),
+        remedy: None,
+    };
+    let peers = PeersView {
+        peers: vec![peer],
+        interfaces: vec!["en5 (169.254.1.1)".to_owned()],
+        hidden: 3,
+        faults: vec![refusal(RefusalKind::CannotBeDone)],
+    };
+    let invitation = FromNode::Invitation { token: "daisy-abc".to_owned(), expires_s: 600 };
     vec![
         ("plan", bytes(&plan, &[])),
         ("progress", bytes(&progress, &[])),
@@ -243,6 +282,14 @@ fn from_node() -> Vec<Golden> {
         ("refused, reach", bytes(&FromNode::Refused(refusal(RefusalKind::NotReachable)), &[])),
         ("status", bytes(&FromNode::Status(status), &[])),
         ("log", bytes(&FromNode::Logs("a line\n".to_owned()), &[])),
+        ("peers", bytes(&FromNode::Peers(peers), &[])),
+        (
+            "pair code",
+            bytes(&FromNode::PairCode { code: "417-209".to_owned(), expires_s: 120 }, &[]),
+        ),
+        ("paired", bytes(&FromNode::Paired { id: NodeId([0xa7; 32]), name: name() }, &[])),
+        ("invitation", bytes(&invitation, &[])),
+        ("stopping", bytes(&FromNode::Stopping, &[])),
     ]
 }
 
@@ -253,6 +300,10 @@ fn addrs() -> Vec<SocketAddr> {
         (Ipv4Addr::new(169, 254, 1, 2), 51738).into(),
         SocketAddrV6::new(link_local, 51738, 0, 12).into(),
     ]
+}
+
+fn name() -> NodeName {
+    NodeName::new("mini").expect("a name")
 }
 
 fn key(byte: u8) -> RankKey {

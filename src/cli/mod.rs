@@ -3,10 +3,15 @@
 
 mod chat;
 mod cluster;
+mod config;
+mod down;
 mod import;
 mod logs;
+mod pair;
+mod peers;
 mod render;
 mod serve;
+mod service;
 mod signals;
 mod status;
 mod trust;
@@ -17,6 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use daisy_proto::NodeName;
 use daisy_proto::local::{Refusal, RefusalKind};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
@@ -136,7 +142,8 @@ fn log() {
 }
 
 /// The name of this machine, as people know it.
-pub(crate) fn machine_name() -> String {
-    let name = sysinfo::System::host_name().unwrap_or_else(|_| "this machine".to_owned());
-    name.trim_end_matches(".local").to_owned()
+pub(crate) fn machine_name() -> NodeName {
+    let name = sysinfo::System::host_name().unwrap_or_default();
+    NodeName::nearest(name.trim_end_matches(".local"))
+        .unwrap_or_else(|| NodeName::new("node").expect("a usable name"))
 }

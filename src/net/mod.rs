@@ -11,6 +11,7 @@ pub mod control;
 mod door;
 pub mod edge;
 mod ending;
+pub mod pair;
 pub mod tls;
 mod transport;
 
@@ -25,6 +26,7 @@ pub use edge::{
     EdgeClosed, EdgeConfig, EdgeEvent, EdgeListener, Inbox, IncomingEdge, OutgoingEdge, Post,
     Reactor,
 };
+pub use pair::{PairConnection, PairLost};
 pub use tls::{KeyError, KeyPair};
 
 /// Why an endpoint cannot be opened.

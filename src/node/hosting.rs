@@ -1,8 +1,8 @@
-//! The other side of [`super::peers`]: a driver is connected and wants ranks here. Whatever it
-//! staged ends with its connection.
+//! The other side of [`super::peers`]: a node is connected, and as a driver it may want ranks here.
+//! Whatever it staged ends with its connection.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::path::Path;
 
 use daisy_proto::control::{Event, Facts, Message, Request, Response};
@@ -22,7 +22,7 @@ use crate::store::Checkpoint;
 pub(crate) async fn host(node: &Node, connection: ControlConnection) {
     let remote = connection.remote;
     let driver = connection.peer;
-    tracing::info!(driver = %driver.short(), %remote, "a driver connected");
+    tracing::info!(peer = %driver.short(), %remote, "a node connected");
     let (sender, mut receiver) = connection.split();
     let (events, mut rank_events) = mpsc::channel(EVENTS_MAX);
     let (requests, mut inbox) = mpsc::channel::<Message>(1);
@@ -68,7 +68,7 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
     drop(inbox);
     let how =
         reading.await.ok().flatten().map_or_else(|| "closed".to_owned(), |lost| lost.to_string());
-    tracing::info!(driver = %driver.short(), how, ranks = ranks.ranks.len(), "the driver's connection ended");
+    tracing::info!(peer = %driver.short(), how, ranks = ranks.ranks.len(), "a node's connection ended");
     join_all(ranks.ranks.drain().map(|(_, rank)| rank.stop())).await;
 }
 
@@ -101,6 +101,7 @@ impl Hosted<'_> {
             Request::Connect { pipeline, previous, next, next_addrs } => {
                 match self.ranks.get(&pipeline) {
                     Some(rank) => {
+                        let next_addrs = rescoped(next_addrs, self.remote);
                         rank.send(ToRank::Connect { previous, next, next_addrs }).await;
                         Response::Done
                     }
@@ -131,7 +132,7 @@ impl Hosted<'_> {
         let Ok(local) = address_towards(self.remote) else {
             return refused(format!("this node has no route back to {}", self.remote));
         };
-        start.bind = SocketAddr::new(local.ip(), 0);
+        start.bind = SocketAddr::new(bindable(local.ip()), 0);
         let events = relay(EVENTS_MAX, self.events.clone(), move |event| (pipeline, rank, event));
         match RankProcess::start(start, events).await {
             Ok(process) => {
@@ -152,6 +153,31 @@ pub(crate) fn address_towards(remote: SocketAddr) -> std::io::Result<SocketAddr>
     let socket = UdpSocket::bind(any)?;
     socket.connect(remote)?;
     socket.local_addr()
+}
+
+/// Where a rank listens to be reached at `ip`. A link-local address cannot be bound without its
+/// interface; keys, not addresses, decide who comes in.
+fn bindable(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Ipv6Addr::UNSPECIFIED.into(),
+        ip => ip,
+    }
+}
+
+/// Addresses that came from another machine: the scope of a link-local one is that of this machine's
+/// interface, which is the one that leads to the sender.
+pub(crate) fn rescoped(addrs: Vec<SocketAddr>, remote: SocketAddr) -> Vec<SocketAddr> {
+    let scope = match remote {
+        SocketAddr::V6(remote) => remote.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let rescope = |addr| match addr {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
+        }
+        addr => addr,
+    };
+    addrs.into_iter().map(rescope).collect()
 }
 
 /// The digest of a checkpoint on this machine, or why it cannot be read.

@@ -1,5 +1,5 @@
-//! The nodes of a pipeline before it is planned: this one and the peers that answered, each checked
-//! for trust, version and checkpoint.
+//! The nodes of a pipeline before it is planned: this one, the paired nodes that answer, and those that
+//! were named by address; each checked for trust, version and checkpoint.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,19 +25,27 @@ pub(crate) struct Member {
     pub(crate) peer: Option<(Peer, mpsc::Receiver<PeerEvent>)>,
 }
 
-/// Connects to every peer and asks what it has; all faults are reported at once.
+/// Connects to every paired node that answers and to every one of `addrs`, and asks what it has; all
+/// faults are reported at once.
 pub(crate) async fn gather(
     node: &Node,
-    peers: &[SocketAddr],
+    addrs: &[SocketAddr],
     model: &str,
     checkpoint: &Path,
     digest: &[u8; 32],
 ) -> Result<Vec<Member>, Refusal> {
-    let asked = join_all(peers.iter().map(|addr| ask(node, *addr, checkpoint))).await;
-    let mut members =
-        vec![Member { id: node.identity.node_id(), name: node.name.clone(), peer: None }];
+    node.neighbours.settled().await;
+    let ready = node.neighbours.ready();
+    // Named by hand first: that is the order of ranks.
+    let mut peers: Vec<(SocketAddr, Option<NodeId>)> =
+        addrs.iter().map(|addr| (*addr, None)).collect();
+    let found = ready.iter().filter(|ready| !addrs.contains(&ready.addr));
+    peers.extend(found.map(|ready| (ready.addr, Some(ready.id))));
+    let asked = join_all(peers.iter().map(|(addr, id)| ask(node, *addr, *id, checkpoint))).await;
+    let name = node.name.to_string();
+    let mut members = vec![Member { id: node.identity.node_id(), name, peer: None }];
     let mut answers = Vec::new();
-    for (addr, outcome) in peers.iter().zip(asked) {
+    for ((addr, _), outcome) in peers.iter().zip(asked) {
         match outcome {
             Ok((member, digest)) => {
                 answers.push(NodeAnswer { node: member.name.clone(), digest });
@@ -55,8 +63,21 @@ pub(crate) async fn gather(
 
 type Answer = (Member, Result<[u8; 32], NodeFault>);
 
-async fn ask(node: &Node, addr: SocketAddr, checkpoint: &Path) -> Result<Answer, NodeFault> {
-    let connection = node.control.dial(addr, DIAL_MAX).await.map_err(|error| match error {
+async fn ask(
+    node: &Node,
+    addr: SocketAddr,
+    id: Option<NodeId>,
+    checkpoint: &Path,
+) -> Result<Answer, NodeFault> {
+    let dialled = match id {
+        Some(id) => node.control.dial_node(id, &[addr], DIAL_MAX).await,
+        None => None,
+    };
+    let dialled = match dialled {
+        Some(dialled) => dialled,
+        None => node.control.dial(addr, DIAL_MAX).await,
+    };
+    let connection = dialled.map_err(|error| match error {
         DialError::Unreachable { .. } => NodeFault::NotReachable(error.to_string()),
         other => NodeFault::Refused(other.to_string()),
     })?;

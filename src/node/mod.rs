@@ -3,7 +3,7 @@
 //!
 //! Two roles meet in it. As *driver* it serves a model ([`driver`], with [`members`], [`peers`] and
 //! [`requests`]); for other drivers it *hosts* ranks ([`hosting`]). Both start processes by
-//! [`ranks`]. The command line speaks to it through [`attach`], HTTP through [`handle`].
+//! [`ranks`]. Which other nodes there are is kept by [`neighbours`]; [`pairing`] makes them known. The command line speaks to it through [`attach`], HTTP through [`handle`].
 //! Start at [`Node::open`].
 
 mod answer;
@@ -14,11 +14,15 @@ pub mod handle;
 mod hosting;
 mod members;
 mod model;
+mod neighbours;
+mod pairing;
 mod peers;
 mod ranks;
 mod relay;
 mod remote_logs;
 mod requests;
+mod roster;
+mod search;
 mod staging;
 
 use std::fs::File;
@@ -26,10 +30,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use daisy_proto::NodeName;
+use daisy_proto::local::Refusal;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::neighbours::Neighbours;
+use self::pairing::Pairings;
+use crate::discovery::Discovery;
 use crate::identity::{Identity, IdentityError, trust_check};
 use crate::ipc;
 use crate::logs;
@@ -41,11 +50,13 @@ pub struct NodeConfig {
     /// Key, trusted peers and models live here.
     pub home: PathBuf,
     /// What people call this machine.
-    pub name: String,
+    pub name: NodeName,
     /// Where other nodes reach it (UDP).
     pub listen: SocketAddr,
-    /// Nodes to work with, until they find each other.
+    /// Nodes that multicast does not find.
     pub peers: Vec<SocketAddr>,
+    /// Whether to look for others by multicast, and to be seen.
+    pub discovery: bool,
 }
 
 /// A running node.
@@ -53,9 +64,13 @@ pub struct NodeConfig {
 pub struct Node {
     pub(crate) identity: Identity,
     pub(crate) home: PathBuf,
-    pub(crate) name: String,
+    pub(crate) name: NodeName,
     pub(crate) control: ControlEndpoint,
     pub(crate) peers: Vec<SocketAddr>,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) pairings: Arc<Pairings>,
+    /// Why nodes are not found by multicast; none: they are.
+    pub(crate) discovery_fault: Option<Refusal>,
     shutdown: watch::Sender<bool>,
 }
 
@@ -81,6 +96,7 @@ pub enum NodeError {
 #[derive(Debug)]
 pub struct Opened {
     node: Arc<Node>,
+    discovery: Option<Discovery>,
     local: UnixListener,
     socket: PathBuf,
     /// Held until the socket is gone.
@@ -88,7 +104,7 @@ pub struct Opened {
 }
 
 impl Node {
-    /// Opens the node's sockets; call it within a runtime. Nothing is advertised or served yet.
+    /// Opens the node's sockets and begins to look for others; call it within a runtime.
     pub fn open(config: NodeConfig) -> Result<Opened, NodeError> {
         let identity = Identity::load_or_create(&config.home)?;
         let socket = ipc::socket_path(&config.home)
@@ -99,16 +115,34 @@ impl Node {
         let local = attach::listen(&socket)?;
         let key = KeyPair::from_pkcs8(identity.pkcs8())?;
         let trust = Arc::new(trust_check(&config.home));
-        let control = ControlEndpoint::bind(config.listen, &key, trust, BUILD)?;
+        let pairings = Arc::new(Pairings::new());
+        let windows = Arc::clone(&pairings);
+        let pairs = Arc::new(move || windows.are_open());
+        let control =
+            ControlEndpoint::bind(config.listen, &key, Arc::clone(&trust) as _, pairs, BUILD)?;
+        let neighbours = Neighbours::new();
+        let (discovery, discovery_fault) =
+            match search::start(&config, identity.node_id(), &control, trust) {
+                Ok(discovery) => (Some(discovery), None),
+                Err(fault) => (None, Some(fault)),
+            };
         let node = Arc::new(Self {
             identity,
             home: config.home,
             name: config.name,
             control,
             peers: config.peers,
+            neighbours,
+            pairings,
+            discovery_fault,
             shutdown: watch::Sender::new(false),
         });
-        Ok(Opened { node, local, socket, lock })
+        Ok(Opened { node, discovery, local, socket, lock })
+    }
+
+    /// Ends the node as a signal would.
+    pub(crate) fn stop(&self) {
+        self.shutdown.send_replace(true);
     }
 
     /// Resolves when the node is to stop.
@@ -130,8 +164,9 @@ impl Opened {
 
     /// Works until `shutdown` resolves; then ends every rank and says goodbye to every peer.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { node, local, socket, lock } = self;
+        let Self { node, discovery, local, socket, lock } = self;
         let (mut commands, mut hosted) = (JoinSet::new(), JoinSet::new());
+        let looking = tokio::spawn(look(Arc::clone(&node), discovery));
         let attached = attach::Attached::default();
         tokio::pin!(shutdown);
         loop {
@@ -150,22 +185,41 @@ impl Opened {
                 connection = node.control.accept() => match connection {
                     Some(connection) => {
                         let node = Arc::clone(&node);
+                        node.neighbours.came_in(connection.peer, connection.remote);
                         hosted.spawn(async move { hosting::host(&node, connection).await });
                     }
                     None => break,
                 },
+                Some(stranger) = node.control.accept_pair() => {
+                    let node = Arc::clone(&node);
+                    // Each step of it has a deadline, and the door lets few in.
+                    commands.spawn(async move { node.pairings.answer(&node, stranger).await });
+                }
+                () = node.stopping() => break,
                 Some(_) = commands.join_next() => {}
                 Some(_) = hosted.join_next() => {}
             }
         }
         // What this node drives ends first, while its peers can still be told; closing the control
         // endpoint then ends what it hosts. Each has its own deadlines.
-        node.shutdown.send_replace(true);
+        node.stop();
         while commands.join_next().await.is_some() {}
+        let _ = looking.await;
         node.control.close().await;
         while hosted.join_next().await.is_some() {}
-        let _ = std::fs::remove_file(&socket);
+        ipc::remove_socket(&socket);
         drop(lock);
+    }
+}
+
+/// Keeps the list of neighbours; says goodbye when the node stops.
+async fn look(node: Arc<Node>, discovery: Option<Discovery>) {
+    let seen = discovery.as_ref().map(Discovery::seen);
+    // Without discovery there is never news.
+    let (_silent, nothing) = watch::channel(Arc::default());
+    node.neighbours.run(&node, seen.unwrap_or(nothing)).await;
+    if let Some(discovery) = discovery {
+        let _ = tokio::task::spawn_blocking(|| discovery.stop()).await;
     }
 }
 
@@ -200,8 +254,8 @@ mod tests {
 
     fn open(home: PathBuf) -> Result<Opened, NodeError> {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = NodeConfig { home, name: "test".to_owned(), listen, peers: Vec::new() };
-        Node::open(config)
+        let name = NodeName::new("test").expect("a name");
+        Node::open(NodeConfig { home, name, listen, peers: Vec::new(), discovery: true })
     }
 
     #[tokio::test(flavor = "multi_thread")]

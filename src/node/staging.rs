@@ -7,6 +7,7 @@ use std::time::Duration;
 use daisy_proto::control::{RankKey, Request, Response};
 use daisy_proto::local::{RankStart, ToRank};
 
+use super::hosting::rescoped;
 use super::peers::Peer;
 
 /// Where a staged rank runs and listens.
@@ -51,7 +52,9 @@ impl Neighbours {
 /// Starts a rank on a peer.
 pub(crate) async fn stage_at(peer: &Peer, start: RankStart) -> Result<StagedAt, String> {
     match peer.call(Request::Stage(start), STAGE_MAX).await {
-        Ok(Response::Staged { pid, key, addrs }) => Ok(StagedAt { pid, key, addrs }),
+        Ok(Response::Staged { pid, key, addrs }) => {
+            Ok(StagedAt { pid, key, addrs: rescoped(addrs, peer.remote) })
+        }
         Ok(Response::Refused(refusal)) => Err(refusal.message),
         Ok(other) => Err(format!("answered out of turn: {other:?}")),
         Err(error) => Err(error.to_string()),

@@ -9,7 +9,9 @@
 )]
 
 mod cluster;
+mod discovery;
 mod faults;
+mod rig;
 mod split;
 mod terminal;
 

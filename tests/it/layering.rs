@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const PURE: &[&str] = &["model", "pipeline", "plan", "preflight", "schedule", "units"];
-const ADAPTERS: &[&str] = &["engine", "identity", "ipc", "logs", "net", "store", "text"];
+const ADAPTERS: &[&str] =
+    &["discovery", "engine", "identity", "ipc", "logs", "net", "pake", "store", "text"];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];
 
 /// What only one module may name.
@@ -13,6 +14,8 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("mlx_rs", &["engine"]),
     ("mlx_sys", &["engine"]),
     ("quinn", &["net"]),
+    ("mdns_sd", &["discovery"]),
+    ("spake2", &["pake"]),
     ("rustls", &["net"]),
     ("axum", &["api"]),
     ("tokenizers", &["text", "store"]),

@@ -8,12 +8,12 @@ use daisy_proto::control::{Event, Facts, LoadProgress, Message, RankKey, Request
 use daisy_proto::frame::{Decoder, Frame, Limits};
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, FinishReason, FromNode, FromRank, NodeStatus, PlannedShard, RankStart, RankStatus,
-    Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
+    Admit, FinishReason, FromNode, FromRank, NodeStatus, Pairing, PeerState, PeerStatus, PeersView,
+    PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve, Timings, ToNode, ToRank,
 };
 use daisy_proto::{
-    CloseReason, Dtype, LayerRange, Logprobs, NodeId, PipelineId, Rank, Row, Sampling, SeqId,
-    Shard, Step,
+    CloseReason, Dtype, LayerRange, Logprobs, NodeId, NodeName, PipelineId, Rank, Row, Sampling,
+    SeqId, Shard, Step,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -104,6 +104,14 @@ pub fn to_node() -> impl Strategy<Value = ToNode> {
         any::<u64>().prop_map(|grace_ms| ToNode::Drain { grace_ms }),
         Just(ToNode::Status),
         (text(), any::<u32>()).prop_map(|(node, lines)| ToNode::Logs { node, lines }),
+        Just(ToNode::Peers),
+        Just(ToNode::Pair(Pairing::Show)),
+        (text(), vec(addr(), 0..4))
+            .prop_map(|(code, peers)| ToNode::Pair(Pairing::Enter { code, peers })),
+        (text(), vec(addr(), 0..4))
+            .prop_map(|(token, peers)| ToNode::Pair(Pairing::Join { token, peers })),
+        any::<u32>().prop_map(|ttl_s| ToNode::Invite { ttl_s }),
+        Just(ToNode::Down),
     ]
 }
 
@@ -123,6 +131,43 @@ pub fn from_node() -> impl Strategy<Value = FromNode> {
         refusal().prop_map(FromNode::Refused),
         node_status().prop_map(FromNode::Status),
         text().prop_map(FromNode::Logs),
+        peers_view().prop_map(FromNode::Peers),
+        (text(), any::<u32>()).prop_map(|(code, expires_s)| FromNode::PairCode { code, expires_s }),
+        (node_id(), name()).prop_map(|(id, name)| FromNode::Paired { id, name }),
+        (text(), any::<u32>())
+            .prop_map(|(token, expires_s)| FromNode::Invitation { token, expires_s }),
+        Just(FromNode::Stopping),
+    ]
+}
+
+prop_compose! {
+    fn peers_view()(
+        peers in vec(peer_status(), 0..4), interfaces in vec(text(), 0..3), hidden in any::<u64>(),
+        faults in vec(refusal(), 0..3),
+    ) -> PeersView {
+        PeersView { peers, interfaces, hidden, faults }
+    }
+}
+
+prop_compose! {
+    fn peer_status()(
+        id in node_id(), name in option::of(name()), build in option::of(text()),
+        paired in any::<bool>(), state in peer_state(), addr in option::of(addr()),
+        interface in option::of(text()), age_ms in option::of(any::<u64>()),
+        reason in option::of(text()), remedy in option::of(text()),
+    ) -> PeerStatus {
+        PeerStatus { id, name, build, paired, state, addr, interface, age_ms, reason, remedy }
+    }
+}
+
+fn peer_state() -> impl Strategy<Value = PeerState> {
+    prop_oneof![
+        Just(PeerState::Ready),
+        Just(PeerState::Connecting),
+        Just(PeerState::Gone),
+        Just(PeerState::Unpaired),
+        Just(PeerState::OneSided),
+        Just(PeerState::OtherVersion),
     ]
 }
 
@@ -169,7 +214,7 @@ fn request() -> impl Strategy<Value = Request> {
 fn response() -> impl Strategy<Value = Response> {
     let checkpoint = option::of(prop_oneof![any::<[u8; 32]>().prop_map(Ok), text().prop_map(Err)]);
     prop_oneof![
-        (node_id(), text(), checkpoint).prop_map(|(id, name, checkpoint)| Response::Facts(Facts {
+        (node_id(), name(), checkpoint).prop_map(|(id, name, checkpoint)| Response::Facts(Facts {
             id,
             name,
             checkpoint
@@ -278,7 +323,7 @@ prop_compose! {
 
 prop_compose! {
     fn node_status()(
-        id in node_id(), name in text(), build in text(), control_port in any::<u16>(),
+        id in node_id(), name in name(), build in text(), control_port in any::<u16>(),
         serving in option::of(text()), ranks in vec(rank_status(), 0..3),
     ) -> NodeStatus {
         NodeStatus { id, name, build, control_port, serving, ranks }
@@ -355,6 +400,12 @@ fn key() -> impl Strategy<Value = RankKey> {
 
 fn node_id() -> impl Strategy<Value = NodeId> {
     any::<[u8; 32]>().prop_map(NodeId)
+}
+
+fn name() -> impl Strategy<Value = NodeName> {
+    text().prop_map(|text| {
+        NodeName::nearest(&text).unwrap_or_else(|| NodeName::new("mini").expect("a name"))
+    })
 }
 
 /// Any characters: names of machines and models have accents and emoji in them.
