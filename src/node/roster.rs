@@ -171,8 +171,12 @@ impl<H: Clone> Roster<H> {
         if let Some(known) = self.nodes.get_mut(id)
             && let Line::Dialling { failures, .. } = known.line
         {
+            // One that answers and refuses does not change its mind by itself: when it is told of this
+            // node's key it comes in.
+            let wait =
+                if fault.state == PeerState::Gone { backoff(failures) } else { REFUSED_INTERVAL };
             known.line = Line::Idle {
-                retry_at: now + backoff(failures),
+                retry_at: now + wait,
                 failures: failures.saturating_add(1),
                 fault: Some(fault),
             };
@@ -312,6 +316,7 @@ fn backoff(failures: u32) -> Duration {
 const REMEDY: &str = "check that `daisy cluster up` runs there, and the cable";
 /// An unpaired node that multicast does not see is forgotten this long after its last word.
 const STRANGER_KEPT: Duration = Duration::from_mins(2);
+const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
 const ADDRS_MAX: usize = 16;
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ pub enum LostCause {
     Closed(CloseReason),
     #[error("closed by this node")]
     ClosedHere,
-    #[error("nothing was heard for {} s", transport::CONTROL_IDLE.as_secs())]
+    #[error("nothing was heard for {:.1} s", transport::CONTROL_IDLE.as_secs_f32())]
     Silent,
     #[error("the node there has restarted")]
     Restarted,
