@@ -2,7 +2,7 @@
 //!
 //! It introduces and no more: whether a node is alive is QUIC's business, and whether it is who it
 //! says is the handshake's. [`record`] reads what strangers write, [`book`] keeps a bounded list of
-//! them, [`interfaces`] names this machine's interfaces. It does not know peers, keys or the node.
+//! them, [`mod@interfaces`] names this machine's interfaces. It does not know peers, keys or the node.
 //! Start at [`Discovery::start`].
 
 mod book;

@@ -1,5 +1,5 @@
 //! Keeps a connection to every paired node that can be found, and knows how the others are. One task
-//! owns the search ([`Discovery`], addresses given by hand) and the dials; what is known lies in a
+//! owns the search ([`crate::discovery`], addresses given by hand) and the dials; what is known lies in a
 //! [`Roster`]. A node's liveness is that of its connection: silence of 3.5 s ends it.
 //! Start at [`Neighbours::run`].
 
