@@ -65,6 +65,11 @@ impl BlockingWriter {
         Self(stream)
     }
 
+    /// Another writer to the same socket: only one of them may be at work at a time.
+    pub fn try_clone(&self) -> Result<Self, IpcError> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     pub fn write<T: Serialize>(&mut self, message: &T) -> Result<(), IpcError> {
         Ok(self.0.write_all(&frame::encode_within(Limits::LOCAL, message, 0)?)?)
     }
