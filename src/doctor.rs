@@ -101,7 +101,8 @@ fn rings(own: &NodeFacts, peers: &[PeerSurvey], system: &System) -> Vec<Finding>
         facts.interfaces.iter().any(is_bridge)
     };
     let all = std::iter::once(own).chain(peers.iter().filter_map(|peer| peer.facts.as_ref()));
-    let bridged = all.filter(has_bridge).map(|facts| (facts.name.clone(), facts.cables.clone()));
+    let bridged =
+        all.filter(has_bridge).map(|facts| (facts.name.to_string(), facts.cables.clone()));
     let ring = loops::closing_cable(&bridged.collect::<Vec<_>>());
     ring.map(|(name, cable)| {
         let what = format!(
@@ -273,7 +274,7 @@ mod tests {
         let device = Device { name: "bridge0".to_owned(), index: 1 };
         let addrs = vec![Address { ip: [10, 0, 0, 1].into(), prefix: 24 }];
         NodeFacts {
-            name: name.to_owned(),
+            name: daisy_proto::NodeName::new(name).expect("a name"),
             facts: Facts::default(),
             interfaces: vec![Interface { device, kind, mtu, addrs }],
             cables,

@@ -65,6 +65,11 @@ impl BlockingWriter {
         Self(stream)
     }
 
+    /// Another writer to the same socket: only one of them may be at work at a time.
+    pub fn try_clone(&self) -> Result<Self, IpcError> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     pub fn write<T: Serialize>(&mut self, message: &T) -> Result<(), IpcError> {
         Ok(self.0.write_all(&frame::encode_within(Limits::LOCAL, message, 0)?)?)
     }
@@ -114,14 +119,17 @@ impl Writer {
     }
 }
 
-/// Where the node of `home` listens for its command line: `$XDG_RUNTIME_DIR`, or a private folder
-/// in `/tmp`. The name is a hash of the home because a socket path is limited to 104 bytes on macOS.
+/// Where the node of `home` listens for its command line: in the home, which is private. A socket's
+/// path is limited to 104 bytes on macOS, so that of a home with a long name lies in a private folder in
+/// `/tmp`. It depends on the home alone: a service, a terminal and an ssh session have different
+/// environments, and must find the same node.
 pub fn socket_path(home: &Path) -> io::Result<PathBuf> {
     let home = fs::canonicalize(home)?;
-    let hash = fnv1a(home.as_os_str().as_encoded_bytes());
-    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {
-        return Ok(PathBuf::from(dir).join(format!("daisy-{hash:016x}.sock")));
+    let within = home.join(SOCKET);
+    if within.as_os_str().len() < SOCKET_PATH_BYTES_MAX {
+        return Ok(within);
     }
+    let hash = fnv1a(home.as_os_str().as_encoded_bytes());
     let owner = fs::metadata(&home)?.uid();
     let dir = PathBuf::from(format!("/tmp/daisy-{owner}-{hash:016x}"));
     match fs::DirBuilder::new().mode(0o700).create(&dir) {
@@ -137,7 +145,16 @@ pub fn socket_path(home: &Path) -> io::Result<PathBuf> {
             dir.display()
         )));
     }
-    Ok(dir.join("node.sock"))
+    Ok(dir.join(SOCKET))
+}
+
+/// Takes the socket away after its node has ended, and the folder that was made for it alone.
+pub fn remove_socket(socket: &Path) {
+    let _ = fs::remove_file(socket);
+    if let Some(dir) = socket.parent().filter(|dir| dir.starts_with("/tmp")) {
+        // A home is never empty, so this takes nothing else.
+        let _ = fs::remove_dir(dir);
+    }
 }
 
 /// FNV-1a: the name must be the same in every process of every build, which std's hasher is not.
@@ -148,6 +165,9 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 const READ_BYTES: usize = 16 * 1024;
+const SOCKET: &str = "node.sock";
+/// With the zero at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 104;
 
 #[cfg(test)]
 mod tests {
@@ -187,5 +207,20 @@ mod tests {
         assert_ne!(one, two);
         assert_eq!(one, socket_path(a.path()).expect("the same again"));
         assert!(one.as_os_str().len() < 104);
+    }
+
+    #[test]
+    fn a_home_with_a_long_name_has_a_socket_elsewhere_that_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("dir");
+        let home = dir.path().join("x".repeat(120));
+        fs::create_dir(&home).expect("home");
+        let socket = socket_path(&home).expect("path");
+        assert!(socket.as_os_str().len() < 104 && socket.starts_with("/tmp"));
+        fs::write(&socket, b"").expect("written");
+        remove_socket(&socket);
+        assert!(!socket.parent().expect("a folder").exists());
+        let socket = socket_path(dir.path()).expect("path");
+        remove_socket(&socket);
+        assert!(home.exists());
     }
 }

@@ -15,12 +15,14 @@ pub mod preflight;
 pub mod schedule;
 pub mod units;
 // 2. adapters
+pub mod discovery;
 pub mod engine;
 pub mod identity;
 pub mod ipc;
 pub mod logs;
 pub mod machine;
 pub mod net;
+pub mod pake;
 pub mod store;
 pub mod text;
 // 3. shells

@@ -58,3 +58,20 @@ pub(crate) mod many {
         Ok(Vec::<Wire>::deserialize(input)?.into_iter().map(Into::into).collect())
     }
 }
+
+/// For `#[serde(with = "crate::addr::option")]`.
+pub(crate) mod option {
+    use super::{Deserialize, Deserializer, Serialize, Serializer, SocketAddr, Wire};
+
+    // serde hands the field over as it is.
+    #[expect(clippy::ref_option, reason = "the signature is serde's")]
+    pub fn serialize<S: Serializer>(addr: &Option<SocketAddr>, out: S) -> Result<S::Ok, S::Error> {
+        addr.map(Wire::from).serialize(out)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        input: D,
+    ) -> Result<Option<SocketAddr>, D::Error> {
+        Ok(Option::<Wire>::deserialize(input)?.map(Into::into))
+    }
+}

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::local::{RankStart, Refusal};
 use crate::{
-    Cable, Device, Dtype, Facts, Interface, NodeId, NodeLink, PathEnd, PipelineId, Rank, Trial,
+    Cable, Device, Dtype, Facts, Interface, NodeId, NodeLink, NodeName, PathEnd, PipelineId, Rank,
+    Trial,
 };
 
 /// One-time public key of a rank, made for one pipeline. A rank never holds its node's identity.
@@ -73,7 +74,7 @@ pub enum Response {
 /// A node's machine, and how it is reached. Its id is the key that it has proved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
-    pub name: String,
+    pub name: NodeName,
     pub facts: Facts,
     /// Those on which the node listens.
     pub interfaces: Vec<Interface>,

@@ -1,10 +1,11 @@
 //! What crosses a wire between Daisy's processes.
 //!
 //! No tokio, no clock, no files: types with their encodings, framing, and the state machine of one
-//! edge. Three conversations use it:
+//! edge. Four conversations use it:
 //!
 //! * node ↔ node: [`control`], over QUIC with ALPN [`ALPN_CONTROL`];
 //! * rank ↔ rank: [`step`] frames carried by a [`link`], over QUIC with ALPN [`ALPN_DATA`];
+//! * node ↔ a node that it does not know yet: [`pair`], over QUIC with ALPN [`ALPN_PAIR`];
 //! * node ↔ its rank and command line ↔ node: [`local`], over Unix sockets.
 //!
 //! Start at [`frame`] (how bytes are cut into messages), then [`step`] (what a pipeline sends).
@@ -20,6 +21,8 @@ pub mod id;
 pub mod link;
 pub mod local;
 pub mod measure;
+mod name;
+pub mod pair;
 pub mod sampling;
 pub mod step;
 
@@ -28,6 +31,7 @@ pub use facts::{Address, Cable, Device, Facts, Interface, LinkKind, Power, Press
 pub use hidden::{Dtype, Hidden};
 pub use id::{LayerRange, NodeId, PipelineId, Rank, SeqId, Shard};
 pub use measure::{NodeLink, Path, PathEnd, Sample, Trial};
+pub use name::{NameError, NodeName};
 pub use sampling::{Logprobs, Sampling};
 pub use step::{Row, Step};
 

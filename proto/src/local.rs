@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{LoadProgress, NodeFacts, RankKey, Way};
-use crate::{Dtype, Logprobs, NodeId, NodeLink, PipelineId, Rank, Sampling, SeqId, Shard};
+use crate::{
+    Dtype, Logprobs, NodeId, NodeLink, NodeName, PipelineId, Rank, Sampling, SeqId, Shard,
+};
 
 /// What a rank is told by its node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,6 +134,37 @@ pub enum ToNode {
         node: String,
         lines: u32,
     },
+    /// Which nodes are there?
+    Peers,
+    /// Make this node and another one know each other. The connection is the attachment: when it
+    /// closes the window closes.
+    Pair(Pairing),
+    /// Make a token with which one machine can pair itself within this time.
+    Invite {
+        ttl_s: u32,
+    },
+    /// End the node, and all that it serves and hosts.
+    Down,
+}
+
+/// How this node should come to know another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pairing {
+    /// Show a code and wait for the node where it is entered.
+    Show,
+    /// The code that another node shows.
+    Enter {
+        code: String,
+        /// Where to look besides what this node sees.
+        #[serde(with = "crate::addr::many")]
+        peers: Vec<SocketAddr>,
+    },
+    /// The token that another node made.
+    Join {
+        token: String,
+        #[serde(with = "crate::addr::many")]
+        peers: Vec<SocketAddr>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -207,6 +240,23 @@ pub enum FromNode {
     Logs(String),
     /// Something that the user should know; serving goes on.
     Note(String),
+    Peers(PeersView),
+    /// Type this on the other machine, within this time.
+    PairCode {
+        code: String,
+        expires_s: u32,
+    },
+    /// A node was paired. The last answer.
+    Paired {
+        id: NodeId,
+        name: NodeName,
+    },
+    Invitation {
+        token: String,
+        expires_s: u32,
+    },
+    /// The node ends now.
+    Stopping,
 }
 
 /// What a node knows of machines and links.
@@ -243,6 +293,55 @@ pub struct PeerSurvey {
     pub link: Option<NodeLink>,
     /// Why it is not connected now; none: it is.
     pub lost: Option<String>,
+}
+
+/// What a node knows of the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeersView {
+    pub peers: Vec<PeerStatus>,
+    /// Interfaces with an address on which other nodes are looked for.
+    pub interfaces: Vec<String>,
+    /// Unpaired nodes beyond those listed: somebody floods the network.
+    pub hidden: u64,
+    /// What is wrong with discovery or with this node's identity, each with its remedy.
+    pub faults: Vec<Refusal>,
+}
+
+/// Another node, as this one sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    pub id: NodeId,
+    /// None: a paired node that has not been seen and has no name on file.
+    pub name: Option<NodeName>,
+    /// Program version; what the node says of itself.
+    pub build: Option<String>,
+    pub paired: bool,
+    pub state: PeerState,
+    #[serde(with = "crate::addr::option")]
+    pub addr: Option<SocketAddr>,
+    /// This machine's interface towards `addr`.
+    pub interface: Option<String>,
+    /// Since the node was last heard of; since it was first seen while it is unpaired.
+    pub age_ms: Option<u64>,
+    /// Why the state is not good.
+    pub reason: Option<String>,
+    pub remedy: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerState {
+    /// Answers.
+    Ready,
+    /// Seen, and dialled now.
+    Connecting,
+    /// Paired, and not to be reached.
+    Gone,
+    /// Seen, but its key is not known here.
+    Unpaired,
+    /// Paired here, but the other node does not know this one's key.
+    OneSided,
+    /// Speaks another protocol version.
+    OtherVersion,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -284,7 +383,7 @@ pub enum RefusalKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
     pub id: NodeId,
-    pub name: String,
+    pub name: NodeName,
     pub build: String,
     pub control_port: u16,
     pub serving: Option<String>,

@@ -1,7 +1,7 @@
 //! The wire format, byte for byte. Whoever changes these bytes changes `PROTOCOL_VERSION`.
 //!
 //! golden.txt has one message of each kind a line, as a whole frame: header length, payload length,
-//! header, payload. The hello of the control stream is no frame, and never changes at all.
+//! header, payload; pairing has no frames. The hello of the control stream is no frame, and never changes at all.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -14,20 +14,21 @@ use daisy_proto::frame;
 use daisy_proto::hello::Hello;
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, Finding, FinishReason, FromNode, FromRank, LinkWish, NodeStatus, Nodes, PeerSurvey,
-    PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode,
-    ToRank, Unreached,
+    Admit, Finding, FinishReason, FromNode, FromRank, LinkWish, NodeStatus, Nodes, Pairing,
+    PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart, RankStatus, Refusal,
+    RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
 };
+use daisy_proto::pair::{PairMessage, Secret};
 use daisy_proto::{
     Address, Cable, CloseReason, Device, Dtype, Facts, Interface, LayerRange, LinkKind, Logprobs,
-    NodeId, NodeLink, PROTOCOL_VERSION, Path, PathEnd, PipelineId, Power, Pressure, Rank, Row,
-    Sample, Sampling, SeqId, Shard, Step, Trial,
+    NodeId, NodeLink, NodeName, PROTOCOL_VERSION, Path, PathEnd, PipelineId, Power, Pressure, Rank,
+    Row, Sample, Sampling, SeqId, Shard, Step, Trial,
 };
 use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x4b23_145e_f7ef_4765)];
+const HASHES: &[(u32, u64)] = &[(1, 0x5fef_29ae_d594_6e72)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -40,7 +41,7 @@ fn the_hello_of_the_control_stream_never_changes() {
 fn the_wire_format_is_byte_for_byte_the_golden_one() {
     let mut now = String::new();
     for (name, bytes) in
-        [edge(), control(), to_rank(), from_rank(), to_node(), from_node()].concat()
+        [edge(), control(), to_rank(), from_rank(), to_node(), from_node(), pair()].concat()
     {
         writeln!(now, "{name:<16} {}", hex(&bytes)).expect("text grows");
     }
@@ -210,12 +211,32 @@ fn to_node() -> Vec<Golden> {
         chunk: 512,
         dtype: None,
     };
+    let enter = Pairing::Enter { code: "417-209".to_owned(), peers: addrs() };
+    let join = Pairing::Join { token: "daisy-abc".to_owned(), peers: Vec::new() };
     vec![
         ("node serve", bytes(&ToNode::Serve(Box::new(serve)), &[])),
         ("node drain", bytes(&ToNode::Drain { grace_ms: 5000 }, &[])),
         ("node status", bytes(&ToNode::Status, &[])),
         ("node survey", bytes(&ToNode::Survey, &[])),
         ("node logs", bytes(&ToNode::Logs { node: "mini".to_owned(), lines: 200 }, &[])),
+        ("node peers", bytes(&ToNode::Peers, &[])),
+        ("node pair", bytes(&ToNode::Pair(Pairing::Show), &[])),
+        ("node pair, code", bytes(&ToNode::Pair(enter), &[])),
+        ("node pair, token", bytes(&ToNode::Pair(join), &[])),
+        ("node invite", bytes(&ToNode::Invite { ttl_s: 600 }, &[])),
+        ("node down", bytes(&ToNode::Down, &[])),
+    ]
+}
+
+fn pair() -> Vec<Golden> {
+    let open = |secret| PairMessage::Open { secret, share: [0xaa; 33], name: name() };
+    let reply = PairMessage::Reply { share: [0xbb; 33], name: name(), proof: [0xcc; 32] };
+    vec![
+        ("pair, code", open(Secret::Code).encode().to_vec()),
+        ("pair, invitation", open(Secret::Invitation([0xdd; 8])).encode().to_vec()),
+        ("pair reply", reply.encode().to_vec()),
+        ("pair proof", PairMessage::Proof([0xee; 32]).encode().to_vec()),
+        ("pair done", PairMessage::Done.encode().to_vec()),
     ]
 }
 
@@ -242,7 +263,7 @@ fn from_node() -> Vec<Golden> {
     };
     let status = NodeStatus {
         id: NodeId([0xa7; 32]),
-        name: "mini".to_owned(),
+        name: name(),
         build: "0.1.0".to_owned(),
         control_port: 51738,
         serving: Some(model.clone()),
@@ -260,6 +281,25 @@ fn from_node() -> Vec<Golden> {
     let survey = Survey { id: NodeId([0xa7; 32]), own: node_facts(), peers, unreached, findings };
     let progress = FromNode::Progress { rank, node: "mini".to_owned(), progress: progress() };
     let plan = FromNode::Plan { model, shards: vec![planned] };
+    let peer = PeerStatus {
+        id: NodeId([0xa7; 32]),
+        name: Some(name()),
+        build: Some("daisy 0.1.0".to_owned()),
+        paired: true,
+        state: PeerState::Gone,
+        addr: Some(addrs()[1]),
+        interface: Some("en5".to_owned()),
+        age_ms: Some(4000),
+        reason: Some("nothing was heard for 4 s".to_owned()),
+        remedy: None,
+    };
+    let peers = PeersView {
+        peers: vec![peer],
+        interfaces: vec!["en5 (169.254.1.1)".to_owned()],
+        hidden: 3,
+        faults: vec![refusal(RefusalKind::CannotBeDone)],
+    };
+    let invitation = FromNode::Invitation { token: "daisy-abc".to_owned(), expires_s: 600 };
     vec![
         ("plan", bytes(&plan, &[])),
         ("progress", bytes(&progress, &[])),
@@ -272,6 +312,14 @@ fn from_node() -> Vec<Golden> {
         ("survey", bytes(&FromNode::Survey(Box::new(survey)), &[])),
         ("note", bytes(&FromNode::Note("slow".to_owned()), &[])),
         ("log", bytes(&FromNode::Logs("a line\n".to_owned()), &[])),
+        ("peers", bytes(&FromNode::Peers(peers), &[])),
+        (
+            "pair code",
+            bytes(&FromNode::PairCode { code: "417-209".to_owned(), expires_s: 120 }, &[]),
+        ),
+        ("paired", bytes(&FromNode::Paired { id: NodeId([0xa7; 32]), name: name() }, &[])),
+        ("invitation", bytes(&invitation, &[])),
+        ("stopping", bytes(&FromNode::Stopping, &[])),
     ]
 }
 
@@ -315,7 +363,7 @@ fn node_facts() -> NodeFacts {
         gbit_per_s: Some(40),
     };
     NodeFacts {
-        name: "mini".to_owned(),
+        name: name(),
         facts,
         interfaces: vec![interface],
         cables: vec![cable],
@@ -338,6 +386,10 @@ fn node_link() -> NodeLink {
         Sample { rtt_median_us: 600, rtt_worst_us: 900, probes: 51, bit_per_s: 10_000_000_000 };
     let path = Path { ends, trials: [Ok(sample), Err("no answer".to_owned())] };
     NodeLink { nodes: [NodeId([0xa7; 32]), NodeId([0xa8; 32])], round: 3, paths: vec![path] }
+}
+
+fn name() -> NodeName {
+    NodeName::new("mini").expect("a name")
 }
 
 fn key(byte: u8) -> RankKey {

@@ -112,7 +112,7 @@ class Cluster:
         return self.processes[-1]
 
     def env(self, home: Path) -> dict:
-        own = {"DAISY_HOME": str(home), "XDG_RUNTIME_DIR": ""}
+        own = {"DAISY_HOME": str(home)}
         if self.gpus > 1:
             own["CUDA_VISIBLE_DEVICES"] = str(int(home.name.removeprefix("node")) % self.gpus)
         return os.environ | own

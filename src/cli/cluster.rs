@@ -1,13 +1,15 @@
 //! `daisy cluster …`: the commands and what they share.
 
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use daisy_proto::NodeName;
 
+use super::config::Config;
 use super::{Failure, home, machine_name};
-use super::{logs, serve::ServeArgs, status, trust, up};
+use super::{down, logs, pair, peers, serve::ServeArgs, status, trust, up};
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 use crate::units::Bytes;
 
@@ -17,10 +19,24 @@ pub(crate) enum Command {
     Up(up::Up),
     /// Serve a model over this node and its peers
     Serve(ServeArgs),
+    /// End this machine's node
+    Down,
+    /// Show which other nodes there are
+    Peers(peers::Peers),
+    /// Make this node and another one know each other, by a code
+    Pair(pair::Pair),
+    /// Print a token with which one machine can pair itself
+    Invite(pair::Invite),
+    /// Use such a token
+    Join(pair::Join),
+    /// End the work with another node, at once
+    Unpair(pair::Unpair),
     /// Print this node's id
     Id,
-    /// Let another node work with this one
+    /// Let another node work with this one; for scripts
     Trust(trust::Trust),
+    /// Become a new node, after Daisy's home was copied
+    ResetIdentity,
     /// Show what this machine's node is doing
     Status,
     /// Show a node's log, its ranks' lines included
@@ -33,6 +49,13 @@ impl Command {
         match self {
             Self::Up(up) => up.run(home),
             Self::Serve(serve) => serve.run(home),
+            Self::Down => down::down(&home),
+            Self::Peers(peers) => peers.run(&home),
+            Self::Pair(pair) => pair.run(&home),
+            Self::Invite(invite) => invite.run(&home),
+            Self::Join(join) => join.run(&home),
+            Self::Unpair(unpair) => unpair.run(&home),
+            Self::ResetIdentity => down::reset_identity(&home),
             Self::Id => trust::print_id(&home),
             Self::Trust(trust) => trust.run(&home),
             Self::Status => status::run(&home),
@@ -47,12 +70,15 @@ pub(crate) struct NodeArgs {
     /// Another node's address; port 51738 unless given; may be repeated
     #[arg(long = "peer", value_name = "ADDR[:PORT]")]
     pub(crate) peers: Vec<String>,
-    /// Where other nodes reach this one (UDP)
-    #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0")]
-    pub(crate) listen: String,
+    /// Where other nodes reach this one (UDP) [default: every address, port 51738]
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub(crate) listen: Option<String>,
     /// This node's name in messages [default: the machine's]
     #[arg(long, value_name = "NAME")]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<NodeName>,
+    /// Neither look for other nodes by multicast nor be seen
+    #[arg(long)]
+    pub(crate) no_discovery: bool,
     /// The most memory that ranks here may take, as 12GiB [default: what is free]
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory_limit: Option<Bytes>,
@@ -64,15 +90,73 @@ impl NodeArgs {
     }
 
     pub(crate) fn open(&self, home: PathBuf) -> Result<Opened, Failure> {
-        let config = NodeConfig {
-            home,
-            name: self.name.clone().unwrap_or_else(machine_name),
-            listen: address("--listen", &self.listen)?,
-            peers: self.peer_addrs()?,
-            memory_limit_bytes: self.memory_limit.map(|limit| limit.0),
-        };
-        Ok(Node::open(config).map_err(anyhow::Error::from)?)
+        Ok(Node::open(self.config(home)?).map_err(anyhow::Error::from)?)
     }
+
+    /// Flags and file together; a flag counts more.
+    pub(crate) fn config(&self, home: PathBuf) -> Result<NodeConfig, Failure> {
+        let config = Config::load(&home)?;
+        let listen = match (&self.listen, &config.listen) {
+            (Some(listen), _) => address("--listen", listen)?,
+            (None, Some(listen)) => address("config.toml: listen", listen)?,
+            (None, None) => default_listen(),
+        };
+        let mut peers = self.peer_addrs()?;
+        for peer in &config.peers {
+            peers.push(address("config.toml: peers", peer)?);
+        }
+        Ok(NodeConfig {
+            home,
+            name: self.name.clone().or(config.name).unwrap_or_else(machine_name),
+            listen,
+            peers,
+            discovery: config.discovery.unwrap_or(true) && !self.no_discovery,
+            memory_limit_bytes: self.memory_limit.map(|limit| limit.0),
+        })
+    }
+
+    /// What starts the same node again, from anywhere and without a shell.
+    pub(crate) fn command_line(&self, home: &Path) -> Result<Vec<String>, Failure> {
+        let home = home.to_str().ok_or_else(|| {
+            Failure::usage(format!("{}: a service's home has a name in UTF-8", home.display()))
+        })?;
+        let mut words = ["--home", home, "cluster", "up"].map(str::to_owned).to_vec();
+        for peer in &self.peers {
+            words.extend(["--peer".to_owned(), peer.clone()]);
+        }
+        if let Some(listen) = &self.listen {
+            words.extend(["--listen".to_owned(), listen.clone()]);
+        }
+        if let Some(name) = &self.name {
+            words.extend(["--name".to_owned(), name.to_string()]);
+        }
+        if self.no_discovery {
+            words.push("--no-discovery".to_owned());
+        }
+        if let Some(limit) = &self.memory_limit {
+            words.extend(["--memory-limit".to_owned(), format!("{}KiB", limit.0 >> 10)]);
+        }
+        Ok(words)
+    }
+
+    /// Flags that only count for a node that is started with them.
+    pub(crate) fn of_a_new_node(&self) -> Vec<&'static str> {
+        let given = [
+            (self.listen.is_some(), "--listen"),
+            (self.name.is_some(), "--name"),
+            (self.no_discovery, "--no-discovery"),
+            (self.memory_limit.is_some(), "--memory-limit"),
+        ];
+        given.into_iter().filter_map(|(given, flag)| given.then_some(flag)).collect()
+    }
+}
+
+/// Every address of both families, or of IPv4 where the system has no other.
+pub(crate) fn default_listen() -> SocketAddr {
+    let has_v6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    let any: IpAddr =
+        if has_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    SocketAddr::new(any, CONTROL_PORT)
 }
 
 /// `ADDR`, `ADDR:PORT`, `[V6]:PORT` or a name of either form.

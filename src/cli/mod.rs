@@ -3,11 +3,16 @@
 
 mod chat;
 mod cluster;
+mod config;
 mod doctor;
+mod down;
 mod import;
 mod logs;
+mod pair;
+mod peers;
 mod render;
 mod serve;
+mod service;
 mod signals;
 mod status;
 mod trust;
@@ -18,6 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use daisy_proto::NodeName;
 use daisy_proto::local::{Refusal, RefusalKind};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
@@ -140,7 +146,8 @@ fn log() {
 }
 
 /// The name of this machine, as people know it.
-pub(crate) fn machine_name() -> String {
-    let name = sysinfo::System::host_name().unwrap_or_else(|_| "this machine".to_owned());
-    name.trim_end_matches(".local").to_owned()
+pub(crate) fn machine_name() -> NodeName {
+    let name = sysinfo::System::host_name().unwrap_or_default();
+    NodeName::nearest(name.trim_end_matches(".local"))
+        .unwrap_or_else(|| NodeName::new("node").expect("a usable name"))
 }

@@ -5,15 +5,20 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use daisy_proto::NodeId;
 use daisy_proto::control::{LoadProgress, NodeFacts};
 use daisy_proto::local::{
-    Finding, FromNode, NodeStatus, PeerSurvey, PlannedShard, RankStatus, Refusal, Survey,
+    Finding, FromNode, NodeStatus, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard,
+    RankStatus, Refusal, Survey,
 };
+use daisy_proto::{NodeId, NodeName};
 
 use super::Failure;
 use super::chat::Stats;
+use super::peers::{From, state_word};
+use crate::discovery::SERVICE;
+use crate::identity::Peer;
 use crate::links;
+use crate::node::CONTROL_PORT;
 use crate::store::{Imported, Progress};
 use crate::units::Bytes;
 
@@ -50,6 +55,146 @@ pub(crate) fn id(id: &NodeId) {
 pub(crate) fn trusted(id: &NodeId, own: &NodeId) {
     eprintln!("this node now works with {id}");
     eprintln!("hint: if not done yet, run `daisy cluster trust {own}` there");
+}
+
+pub(crate) fn unpaired(peer: &Peer) {
+    let name = peer.name.as_ref().map_or_else(|| peer.id.short(), ToString::to_string);
+    eprintln!("{name} ({}) is unpaired: connections and ranks end now", peer.id.short());
+}
+
+pub(crate) fn pair_code(code: &str, expires_s: u32) {
+    println!("{code}");
+    eprintln!("on the other machine, within {expires_s} s: daisy cluster pair {code}");
+}
+
+pub(crate) fn paired(id: &NodeId, name: &NodeName) {
+    eprintln!("paired with {name} ({})", id.short());
+}
+
+pub(crate) fn invitation(token: &str, expires_s: u32) {
+    println!("{token}");
+    eprintln!(
+        "for one machine, within {expires_s} s, while this node runs: daisy cluster join TOKEN"
+    );
+}
+
+pub(crate) fn note(text: &str) {
+    eprintln!("{text}");
+}
+
+pub(crate) fn down() {
+    eprintln!("the node has ended");
+}
+
+pub(crate) fn reset(id: &NodeId) {
+    eprintln!("this is a new node now, paired with nobody; its id is");
+    println!("{id}");
+}
+
+pub(crate) fn looking(seconds: u64) {
+    eprintln!("no node runs on this machine: looking for others for {seconds} s");
+    eprintln!("hint: `daisy cluster up` runs one, and asks the others how they are");
+}
+
+pub(crate) fn json(document: &serde_json::Value) {
+    println!("{document}");
+}
+
+/// A column of `daisy cluster peers`: its head, and a node's cell.
+type Column = (&'static str, fn(&PeerStatus) -> String);
+
+const COLUMNS: &[Column] = &[
+    ("NAME", |peer| peer.name.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string)),
+    ("NODE", |peer| peer.id.short()),
+    ("PAIRED", |peer| if peer.paired { "yes" } else { "no" }.to_owned()),
+    ("STATE", |peer| state_word(peer.state).to_owned()),
+    ("ADDRESS", |peer| peer.addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string())),
+    ("INTERFACE", |peer| peer.interface.clone().unwrap_or_else(|| "-".to_owned())),
+    ("VERSION", |peer| peer.build.clone().unwrap_or_else(|| "-".to_owned())),
+    ("SEEN", |peer| seen(peer)),
+];
+
+/// How long ago; an unpaired node is there for as long as it is shown.
+fn seen(peer: &PeerStatus) -> String {
+    match (peer.state, peer.age_ms) {
+        (PeerState::Ready, _) => "now".to_owned(),
+        (PeerState::Unpaired, Some(age)) => format!("for {}", span(age)),
+        (_, Some(age)) => format!("{} ago", span(age)),
+        (_, None) => "-".to_owned(),
+    }
+}
+
+fn span(age_ms: u64) -> String {
+    match age_ms / 1000 {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
+pub(crate) fn peers(view: &PeersView, from: From, again: bool) {
+    if again {
+        // Clears the screen and begins at its top.
+        print!("\u{1b}[2J\u{1b}[H");
+    }
+    for fault in &view.faults {
+        refused(fault);
+    }
+    if view.peers.is_empty() {
+        nobody(view, from);
+        return;
+    }
+    let head: Vec<String> = COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let rows = view.peers.iter().map(|peer| COLUMNS.iter().map(|(_, cell)| cell(peer)).collect());
+    table(&std::iter::once(head).chain(rows).collect::<Vec<_>>());
+    for peer in &view.peers {
+        let name = peer.name.as_ref().map_or_else(|| peer.id.short(), ToString::to_string);
+        if let Some(reason) = &peer.reason {
+            eprintln!("{name}: {reason}");
+        }
+        if let Some(remedy) = &peer.remedy {
+            eprintln!("hint: {name}: {remedy}");
+        }
+    }
+    if view.hidden > 0 {
+        eprintln!(
+            "{} more unpaired nodes were not taken in: somebody floods this network",
+            view.hidden
+        );
+    }
+}
+
+/// Nobody is a finding, not a failure.
+fn nobody(view: &PeersView, from: From) {
+    let who = match from {
+        From::Node => "this machine's node",
+        From::Here => "this command",
+    };
+    eprintln!("no other node was found");
+    if view.interfaces.is_empty() {
+        eprintln!("{who} has no interface to look on: is a cable in, or Wi-Fi on?");
+    }
+    for interface in &view.interfaces {
+        eprintln!("{who} asked for {SERVICE} by multicast on {interface}");
+    }
+    eprintln!("hint: most likely no node runs on the other machine: run `daisy cluster up` there");
+    eprintln!(
+        "hint: or multicast or UDP {CONTROL_PORT} is blocked (firewall, Local Network privacy, guest \
+         Wi-Fi): `daisy cluster up --peer ADDR` does without multicast"
+    );
+}
+
+fn table(rows: &[Vec<String>]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let pad = width(column).unwrap_or(0) - cell.chars().count();
+            line.push_str(cell);
+            line.push_str(&" ".repeat(pad + 2));
+        }
+        println!("{}", line.trim_end());
+    }
 }
 
 pub(crate) fn up(id: &NodeId, listens: SocketAddr) {
@@ -89,11 +234,8 @@ pub(crate) fn event(event: &FromNode) {
             eprintln!("hint: requests get 503 with this reason; stop with Ctrl+C and serve again");
         }
         FromNode::Note(note) => eprintln!("note: {note}"),
-        FromNode::Stopped
-        | FromNode::Refused(_)
-        | FromNode::Status(_)
-        | FromNode::Survey(_)
-        | FromNode::Logs(_) => {}
+        // The others belong to other commands.
+        _ => {}
     }
 }
 

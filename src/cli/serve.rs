@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use daisy_proto::Dtype;
-use daisy_proto::local::{FromNode, LinkWish, Nodes, Serve, ToNode};
+use daisy_proto::local::{FromNode, LinkWish, Nodes, Refusal, RefusalKind, Serve, ToNode};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -156,6 +156,19 @@ impl ServeArgs {
         if let Ok(socket) = ipc::socket_path(&home)
             && let Ok(stream) = UnixStream::connect(socket).await
         {
+            let flags = self.node.of_a_new_node();
+            if !flags.is_empty() {
+                return Err(Failure::Refused(Refusal {
+                    message: format!(
+                        "a node runs on this machine already, so {} cannot count any more",
+                        flags.join(", ")
+                    ),
+                    hints: vec![
+                        "leave it out, or end that node with `daisy cluster down`".to_owned(),
+                    ],
+                    kind: RefusalKind::Usage,
+                }));
+            }
             return Ok((stream, None));
         }
         let opened = self.node.open(home.clone())?;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use clap::Args;
-use daisy_proto::NodeId;
+use daisy_proto::{NodeId, NodeName};
 
 use super::{Failure, render};
 use crate::identity::{Identity, Peers};
@@ -17,7 +17,7 @@ pub(crate) struct Trust {
     id: String,
     /// A name to remember it by
     #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    name: Option<NodeName>,
 }
 
 impl Trust {
@@ -33,7 +33,7 @@ impl Trust {
             .duration_since(SystemTime::UNIX_EPOCH)
             .context("this machine's clock stands before 1970")?;
         let mut peers = Peers::load(home).map_err(anyhow::Error::from)?;
-        peers.trust(id, self.name.as_deref(), now.as_secs()).map_err(anyhow::Error::from)?;
+        peers.trust(id, self.name.as_ref(), now.as_secs()).map_err(anyhow::Error::from)?;
         render::trusted(&id, &own);
         Ok(())
     }

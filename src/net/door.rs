@@ -15,27 +15,22 @@ use quinn::{Connecting, Connection, Incoming};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::tls::{self, KeyPair, Pin, Trust};
+use super::tls::{self, Gate, KeyPair, Pin, Shown};
 use super::transport::Open;
 
 /// Who may come in, and how.
 pub(crate) struct Door {
     key: KeyPair,
-    alpn: &'static [u8],
-    trust: Trust,
+    gates: Vec<Gate>,
     base: quinn::ServerConfig,
     refusals: Arc<Refusals>,
 }
 
 impl Door {
-    pub(crate) fn new(
-        key: &KeyPair,
-        alpn: &'static [u8],
-        trust: Trust,
-    ) -> Result<Self, rustls::Error> {
-        let crypto = tls::server(key, alpn, Pin::new(Arc::clone(&trust)))?;
+    pub(crate) fn new(key: &KeyPair, gates: Vec<Gate>) -> Result<Self, rustls::Error> {
+        let crypto = tls::server(key, Pin::for_guest(&gates))?;
         let base = quinn::ServerConfig::with_crypto(crypto);
-        Ok(Self { key: key.clone(), alpn, trust, base, refusals: Arc::default() })
+        Ok(Self { key: key.clone(), gates, base, refusals: Arc::default() })
     }
 
     /// For [`super::transport::open`].
@@ -52,7 +47,7 @@ impl Door {
     pub(crate) async fn run<T, W, F>(mut self, open: Open, welcome: W, guests: mpsc::Sender<T>)
     where
         T: Send + 'static,
-        W: Fn(Connection, [u8; 32]) -> F + Send + Sync + 'static,
+        W: Fn(Connection, Shown) -> F + Send + Sync + 'static,
         F: Future<Output = Option<T>> + Send,
     {
         self.base.transport_config(Arc::clone(&open.transport));
@@ -73,7 +68,7 @@ impl Door {
             let task = tokio::spawn(async move {
                 let entry = async {
                     let connection = handshake(connecting, &pin, remote, &refusals).await?;
-                    let guest = welcome(connection, pin.shown()?.key).await?;
+                    let guest = welcome(connection, pin.shown()?).await?;
                     guests.send(guest).await.ok()
                 };
                 if tokio::time::timeout(ENTRY_DEADLINE, entry).await.is_err() {
@@ -86,9 +81,9 @@ impl Door {
 
     /// A pin of its own for each dialer tells which key came from which address.
     fn start(&self, incoming: Incoming) -> Option<(Connecting, Arc<Pin>)> {
-        let pin = Pin::new(Arc::clone(&self.trust));
+        let pin = Pin::for_guest(&self.gates);
         let mut config = self.base.clone();
-        config.crypto = tls::server(&self.key, self.alpn, Arc::clone(&pin)).ok()?;
+        config.crypto = tls::server(&self.key, Arc::clone(&pin)).ok()?;
         Some((incoming.accept_with(Arc::new(config)).ok()?, pin))
     }
 }

@@ -12,6 +12,7 @@ pub mod control;
 mod door;
 pub mod edge;
 mod ending;
+pub mod pair;
 pub mod probe;
 pub mod tls;
 mod transport;
@@ -27,6 +28,7 @@ pub use edge::{
     EdgeClosed, EdgeConfig, EdgeEvent, EdgeListener, Inbox, IncomingEdge, OutgoingEdge, Post,
     Reactor,
 };
+pub use pair::{PairConnection, PairLost};
 pub use probe::{Depth, ProbeListener};
 pub use tls::{KeyError, KeyPair};
 

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use super::NetError;
 use super::door::Door;
 use super::ending::close;
-use super::tls::{self, KeyPair, Pin, Trust};
+use super::tls::{self, Gate, KeyPair, Pin, Trust};
 use super::transport::{self, Open, SERVER_NAME, Use};
 
 /// Answers measurements until it is dropped.
@@ -45,13 +45,13 @@ impl ProbeListener {
         let addr = SocketAddr::new(ip, 0);
         let failed = |error| NetError::bind(addr, error);
         let trust: Trust = Arc::new(move |key| trust(&NodeId(*key)));
-        let door = Door::new(key, ALPN_PROBE, trust)?;
+        let door = Door::new(key, vec![Gate::always(ALPN_PROBE, trust)])?;
         let socket = transport::bind(addr, None).map_err(failed)?;
         let open =
             transport::open(socket, Use::Edge, Some(door.server_config())).map_err(failed)?;
         let port = open.endpoint.local_addr().map_err(failed)?.port();
         let (guests_in, mut guests) = mpsc::channel(1);
-        let welcome = |connection: Connection, _key| async {
+        let welcome = |connection: Connection, _shown| async {
             let (send, recv) = connection.accept_bi().await.ok()?;
             Some((connection, send, recv))
         };
@@ -141,9 +141,8 @@ async fn dial(
     let local = |error: std::io::Error| error.to_string();
     let socket = transport::bind(SocketAddr::new(any, 0), way.device.as_ref()).map_err(local)?;
     let open = transport::open(socket, Use::Edge, None).map_err(local)?;
-    let pin = Pin::new(Arc::new(move |key| *key == peer.0));
-    let crypto =
-        tls::client(key, ALPN_PROBE, Arc::clone(&pin)).map_err(|error| error.to_string())?;
+    let pin = Pin::for_dial(ALPN_PROBE, Arc::new(move |key| *key == peer.0));
+    let crypto = tls::client(key, Arc::clone(&pin)).map_err(|error| error.to_string())?;
     let mut config = quinn::ClientConfig::new(crypto);
     config.transport_config(Arc::clone(&open.transport));
     let connecting = open

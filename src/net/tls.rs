@@ -22,7 +22,7 @@ use rustls::pki_types::{
     CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
 };
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{
@@ -84,10 +84,27 @@ impl fmt::Debug for KeyPair {
 /// Whether a public key is welcome.
 pub(crate) type Trust = Arc<dyn Fn(&[u8; 32]) -> bool + Send + Sync>;
 
+/// One protocol that a listener speaks, and to whom.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub alpn: &'static [u8],
+    pub trust: Trust,
+    /// A closed gate is not there: dialers are told that nobody speaks that protocol.
+    pub is_open: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Gate {
+    pub(crate) fn always(alpn: &'static [u8], trust: Trust) -> Self {
+        Self { alpn, trust, is_open: Arc::new(|| true) }
+    }
+}
+
 /// The check of one handshake: asks [`Trust`] and keeps which key the other side showed, so that a
 /// refusal can name it.
 pub(crate) struct Pin {
-    trust: Trust,
+    gates: Vec<Gate>,
+    /// The gate that a dialer asked for, before it showed its key.
+    chosen: OnceLock<usize>,
     shown: OnceLock<Shown>,
 }
 
@@ -95,11 +112,35 @@ pub(crate) struct Pin {
 pub(crate) struct Shown {
     pub key: [u8; 32],
     pub trusted: bool,
+    pub alpn: &'static [u8],
 }
 
 impl Pin {
-    pub(crate) fn new(trust: Trust) -> Arc<Self> {
-        Arc::new(Self { trust, shown: OnceLock::new() })
+    /// For a dial, which knows what it wants to speak.
+    pub(crate) fn for_dial(alpn: &'static [u8], trust: Trust) -> Arc<Self> {
+        let gates = vec![Gate::always(alpn, trust)];
+        Arc::new(Self { gates, chosen: OnceLock::from(0), shown: OnceLock::new() })
+    }
+
+    /// For one that comes in: its own first message says through which gate.
+    pub(crate) fn for_guest(gates: &[Gate]) -> Arc<Self> {
+        let gates = gates.iter().filter(|gate| (gate.is_open)()).cloned().collect();
+        Arc::new(Self { gates, chosen: OnceLock::new(), shown: OnceLock::new() })
+    }
+
+    fn alpns(&self) -> Vec<Vec<u8>> {
+        self.gates.iter().map(|gate| gate.alpn.to_vec()).collect()
+    }
+
+    fn choose(&self, hello: &ClientHello<'_>) {
+        let Some(mut offered) = hello.alpn() else { return };
+        // One dial wants one thing: with two, which of the two checks would count?
+        if let (Some(alpn), None) = (offered.next(), offered.next())
+            && let Some(gate) = self.gates.iter().position(|gate| gate.alpn == alpn)
+        {
+            // Set once: a handshake has one first message, and a second one must ask for the same.
+            let _ = self.chosen.set(gate);
+        }
     }
 
     /// The key that the other side showed, once it did.
@@ -110,9 +151,11 @@ impl Pin {
     fn check(&self, raw: &CertificateDer<'_>, rest: &[CertificateDer<'_>]) -> Result<(), Error> {
         let key = ed25519_of(raw).filter(|_| rest.is_empty());
         let key = key.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let trusted = (self.trust)(&key);
+        let gate = self.chosen.get().and_then(|chosen| self.gates.get(*chosen));
+        let gate = gate.ok_or(Error::NoApplicationProtocol)?;
+        let trusted = (gate.trust)(&key);
         // Set once: a handshake shows one key.
-        let _ = self.shown.set(Shown { key, trusted });
+        let _ = self.shown.set(Shown { key, trusted, alpn: gate.alpn });
         if trusted {
             Ok(())
         } else {
@@ -217,12 +260,27 @@ fn check_signature(
     verify_tls13_signature_with_raw_key(message, &spki, signed, algorithms)
 }
 
-/// TLS of one dial. `pin` belongs to this dial alone.
-pub(crate) fn client(
-    key: &KeyPair,
-    alpn: &[u8],
+/// The raw key of a listener; on the way it notes which gate the dialer asked for.
+#[derive(Debug)]
+struct Guarded {
+    key: Arc<CertifiedKey>,
     pin: Arc<Pin>,
-) -> Result<Arc<QuicClientConfig>, Error> {
+}
+
+impl ResolvesServerCert for Guarded {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.pin.choose(&hello);
+        Some(Arc::clone(&self.key))
+    }
+
+    fn only_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// TLS of one dial. `pin` belongs to this dial alone.
+pub(crate) fn client(key: &KeyPair, pin: Arc<Pin>) -> Result<Arc<QuicClientConfig>, Error> {
+    let alpns = pin.alpns();
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&PROVIDER))
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
@@ -230,7 +288,7 @@ pub(crate) fn client(
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(
             &key.certified,
         ))));
-    config.alpn_protocols = vec![alpn.to_vec()];
+    config.alpn_protocols = alpns;
     config.enable_sni = false;
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
@@ -238,18 +296,14 @@ pub(crate) fn client(
 }
 
 /// TLS of one incoming connection. `pin` belongs to it alone.
-pub(crate) fn server(
-    key: &KeyPair,
-    alpn: &[u8],
-    pin: Arc<Pin>,
-) -> Result<Arc<QuicServerConfig>, Error> {
+pub(crate) fn server(key: &KeyPair, pin: Arc<Pin>) -> Result<Arc<QuicServerConfig>, Error> {
+    let alpns = pin.alpns();
+    let guarded = Guarded { key: Arc::clone(&key.certified), pin: Arc::clone(&pin) };
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&PROVIDER))
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(pin)
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(
-            &key.certified,
-        ))));
-    config.alpn_protocols = vec![alpn.to_vec()];
+        .with_cert_resolver(Arc::new(guarded));
+    config.alpn_protocols = alpns;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.max_early_data_size = 0;

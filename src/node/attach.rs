@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use daisy_proto::local::{
-    FromNode, NodeStatus, RankStatus, Refusal, RefusalKind, Serve, Survey, ToNode,
+    FromNode, NodeStatus, Pairing, RankStatus, Refusal, RefusalKind, Serve, Survey, ToNode,
 };
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -119,7 +119,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
                 id: node.identity.node_id(),
                 own: own_facts(&node).await,
                 peers: node.survey.peers(),
-                unreached: node.survey.unreached(),
+                unreached: node.neighbours.unreached(),
                 findings: selftest::look(&node).await,
             };
             let _ = writer.write(&FromNode::Survey(Box::new(survey))).await;
@@ -131,9 +131,44 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
             };
             let _ = writer.write(&answer).await;
         }
+        ToNode::Peers => {
+            let view = node.neighbours.view(&node);
+            let _ = writer.write(&FromNode::Peers(view)).await;
+        }
+        ToNode::Pair(wish) => pair(&node, wish, reader, writer).await,
+        ToNode::Invite { ttl_s } => {
+            let invited = node.pairings.invite(&node, Duration::from_secs(ttl_s.into()));
+            let _ = writer.write(&invited.unwrap_or_else(FromNode::Refused)).await;
+        }
+        ToNode::Down => {
+            tracing::info!("told to stop");
+            let _ = writer.write(&FromNode::Stopping).await;
+            node.stop();
+        }
         ToNode::Drain { .. } => {
             let _ = writer.write(&refused("nothing is served on this connection")).await;
         }
+    }
+}
+
+/// Pairs for as long as the command line is there.
+async fn pair(node: &Arc<Node>, wish: Pairing, mut reader: Reader, mut writer: Writer) {
+    let pairing = async {
+        let answer = match &wish {
+            Pairing::Show => {
+                let tell = async |code| drop(writer.write(&code).await);
+                node.pairings.show(tell).await
+            }
+            Pairing::Enter { code, peers } => node.pairings.enter(node, code, peers).await,
+            Pairing::Join { token, peers } => node.pairings.join(node, token, peers).await,
+        };
+        let _ = writer.write(&answer.unwrap_or_else(FromNode::Refused)).await;
+    };
+    tokio::select! {
+        () = pairing => {}
+        // It has nothing more to say, so this is its end.
+        _ = reader.read::<ToNode>() => {}
+        () = node.stopping() => {}
     }
 }
 

@@ -1,5 +1,5 @@
-//! The other side of [`super::peers`]: a driver is connected and wants ranks here. Whatever it
-//! staged ends with its connection.
+//! The other side of [`super::peers`]: a node is connected, and as a driver it may want ranks here.
+//! Whatever it staged ends with its connection.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::store::Checkpoint;
 pub(crate) async fn host(node: &Node, connection: ControlConnection) {
     let remote = connection.remote;
     let driver = connection.peer;
-    tracing::info!(driver = %driver.short(), %remote, "a driver connected");
+    tracing::info!(peer = %driver.short(), %remote, "a node connected");
     let (sender, mut receiver) = connection.split();
     let (events, mut rank_events) = mpsc::channel(EVENTS_MAX);
     let (requests, mut inbox) = mpsc::channel::<Message>(1);
@@ -76,7 +76,7 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
     drop(inbox);
     let how =
         reading.await.ok().flatten().map_or_else(|| "closed".to_owned(), |lost| lost.to_string());
-    tracing::info!(driver = %driver.short(), how, ranks = ranks.ranks.len(), "the driver's connection ended");
+    tracing::info!(peer = %driver.short(), how, ranks = ranks.ranks.len(), "a node's connection ended");
     join_all(ranks.ranks.drain().map(|(_, rank)| rank.stop())).await;
 }
 

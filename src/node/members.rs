@@ -1,5 +1,5 @@
-//! The nodes of a pipeline before it is planned: this one and the peers that answered, each checked
-//! for trust, version and checkpoint, and the links between them.
+//! The nodes of a pipeline before it is planned: this one, the paired nodes that answer, and those that
+//! were named by address; each checked for trust, version and checkpoint, and the links between them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,19 +31,27 @@ pub(crate) struct Member {
     pub(crate) peer: Option<(Peer, mpsc::Receiver<PeerEvent>)>,
 }
 
-/// Connects to every peer and asks what it has; all faults are reported at once.
+/// Connects to every paired node that answers and to every one of `addrs`, and asks what it has; all
+/// faults are reported at once.
 pub(crate) async fn gather(
     node: &Node,
-    peers: &[SocketAddr],
+    addrs: &[SocketAddr],
     wish: &Serve,
     model: &str,
     digest: &[u8; 32],
 ) -> Result<Vec<Member>, Refusal> {
-    let asked = join_all(peers.iter().map(|addr| meet(node, *addr))).await;
-    let (id, name) = (node.identity.node_id(), node.name.clone());
+    node.neighbours.settled().await;
+    let ready = node.neighbours.ready();
+    // Named by hand first: that is the order of ranks.
+    let mut peers: Vec<(SocketAddr, Option<NodeId>)> =
+        addrs.iter().map(|addr| (*addr, None)).collect();
+    let found = ready.iter().filter(|ready| !addrs.contains(&ready.addr));
+    peers.extend(found.map(|ready| (ready.addr, Some(ready.id))));
+    let asked = join_all(peers.iter().map(|(addr, id)| meet(node, *addr, *id))).await;
+    let (id, name) = (node.identity.node_id(), node.name.to_string());
     let mut members = vec![Member { id, name, facts: own_facts(node).await, peer: None }];
     let mut answers = Vec::new();
-    for (addr, outcome) in peers.iter().zip(asked) {
+    for ((addr, _), outcome) in peers.iter().zip(asked) {
         match outcome {
             // One peer may be named by two addresses.
             Ok(member) if members.iter().all(|known| known.id != member.id) => members.push(member),
@@ -65,12 +73,13 @@ pub(crate) async fn gather(
 
 /// The nodes that the user wants, this one first.
 fn choose(members: Vec<Member>, wish: &Serve) -> Result<Vec<Member>, Refusal> {
-    let there = members.iter().map(|member| member.facts.name.clone()).collect::<Vec<_>>();
+    let there = members.iter().map(|member| member.facts.name.to_string()).collect::<Vec<_>>();
+    let is_there = |name: &String| there.contains(name);
     let named = match &wish.nodes {
         Nodes::Named(named) => named.as_slice(),
         Nodes::All | Nodes::Count(_) => &[],
     };
-    if let Some(unknown) = named.iter().chain(&wish.exclude).find(|name| !there.contains(name)) {
+    if let Some(unknown) = named.iter().chain(&wish.exclude).find(|name| !is_there(name)) {
         return Err(Refusal {
             message: format!("no node named `{unknown}` answers"),
             hints: vec![format!("there are: {}", there.join(", "))],
@@ -85,9 +94,9 @@ fn choose(members: Vec<Member>, wish: &Serve) -> Result<Vec<Member>, Refusal> {
         });
     }
     let place = |member: &Member| {
-        let at = named.iter().position(|name| *name == member.facts.name);
+        let at = named.iter().position(|name| *name == member.facts.name.as_str());
         let is_wanted = (named.is_empty() || at.is_some() || member.peer.is_none())
-            && !wish.exclude.contains(&member.facts.name);
+            && !wish.exclude.iter().any(|name| *name == member.facts.name.as_str());
         is_wanted.then(|| (member.peer.is_some(), at))
     };
     let mut chosen: Vec<Member> =
@@ -153,8 +162,16 @@ fn quoted(member: &Member) -> String {
     format!("`{}`", member.facts.name)
 }
 
-async fn meet(node: &Node, addr: SocketAddr) -> Result<Member, NodeFault> {
-    let connection = node.control.dial(addr, DIAL_MAX).await.map_err(|error| match error {
+async fn meet(node: &Node, addr: SocketAddr, id: Option<NodeId>) -> Result<Member, NodeFault> {
+    let dialled = match id {
+        Some(id) => node.control.dial_node(id, &[addr], DIAL_MAX).await,
+        None => None,
+    };
+    let dialled = match dialled {
+        Some(dialled) => dialled,
+        None => node.control.dial(addr, DIAL_MAX).await,
+    };
+    let connection = dialled.map_err(|error| match error {
         DialError::Unreachable { .. } => NodeFault::NotReachable(error.to_string()),
         other => NodeFault::Refused(other.to_string()),
     })?;
@@ -196,15 +213,15 @@ const EVENTS_MAX: usize = 256;
 mod tests {
     use std::path::PathBuf;
 
-    use daisy_proto::Facts;
     use daisy_proto::local::LinkWish;
+    use daisy_proto::{Facts, NodeName};
 
     use super::*;
 
     /// The first one is this node; a test has no connection for the others, so all are.
     fn member(n: u8, name: &str) -> Member {
         let facts = NodeFacts {
-            name: name.to_owned(),
+            name: NodeName::new(name).expect("a name"),
             facts: Facts::default(),
             interfaces: Vec::new(),
             cables: Vec::new(),

@@ -3,7 +3,9 @@
 //!
 //! Two roles meet in it. As *driver* it serves a model ([`driver`], with [`members`], [`peers`] and
 //! [`requests`]); for other drivers it *hosts* ranks ([`hosting`]). Both start processes by
-//! [`ranks`]. The command line speaks to it through [`attach`], HTTP through [`handle`].
+//! [`ranks`]. Which other nodes there are is kept by [`neighbours`], and what is known of them by
+//! [`survey`]; [`pairing`] makes them known. The command line speaks to it through [`attach`], HTTP
+//! through [`handle`].
 //! Start at [`Node::open`].
 
 mod answer;
@@ -15,11 +17,15 @@ mod hosting;
 mod measuring;
 mod members;
 mod model;
+mod neighbours;
+mod pairing;
 mod peers;
 mod ranks;
 mod relay;
 mod remote_logs;
 mod requests;
+mod roster;
+mod search;
 mod selftest;
 mod staging;
 mod survey;
@@ -30,11 +36,15 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use daisy_proto::NodeId;
+use daisy_proto::local::Refusal;
+use daisy_proto::{NodeId, NodeName};
 use tokio::net::UnixListener;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
+use self::neighbours::Neighbours;
+use self::pairing::Pairings;
+use crate::discovery::Discovery;
 use crate::identity::{Identity, IdentityError, trust_check};
 use crate::ipc;
 use crate::logs;
@@ -47,11 +57,13 @@ pub struct NodeConfig {
     /// Key, trusted peers and models live here.
     pub home: PathBuf,
     /// What people call this machine.
-    pub name: String,
+    pub name: NodeName,
     /// Where other nodes reach it (UDP).
     pub listen: SocketAddr,
-    /// Nodes to work with, until they find each other.
+    /// Nodes that multicast does not find.
     pub peers: Vec<SocketAddr>,
+    /// Whether to look for others by multicast, and to be seen.
+    pub discovery: bool,
     /// The most memory that ranks here may take.
     pub memory_limit_bytes: Option<u64>,
 }
@@ -61,7 +73,7 @@ pub struct NodeConfig {
 pub struct Node {
     pub(crate) identity: Identity,
     pub(crate) home: PathBuf,
-    pub(crate) name: String,
+    pub(crate) name: NodeName,
     pub(crate) control: ControlEndpoint,
     pub(crate) peers: Vec<SocketAddr>,
     pub(crate) key: KeyPair,
@@ -71,6 +83,10 @@ pub struct Node {
     pub(crate) survey: survey::Survey,
     /// Held while this node leads a measurement.
     pub(crate) measuring: Mutex<()>,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) pairings: Arc<Pairings>,
+    /// Why nodes are not found by multicast; none: they are.
+    pub(crate) discovery_fault: Option<Refusal>,
     shutdown: watch::Sender<bool>,
 }
 
@@ -96,6 +112,7 @@ pub enum NodeError {
 #[derive(Debug)]
 pub struct Opened {
     node: Arc<Node>,
+    discovery: Option<Discovery>,
     local: UnixListener,
     socket: PathBuf,
     /// Held until the socket is gone.
@@ -103,7 +120,7 @@ pub struct Opened {
 }
 
 impl Node {
-    /// Opens the node's sockets; call it within a runtime. Nothing is advertised or served yet.
+    /// Opens the node's sockets and begins to look for others; call it within a runtime.
     pub fn open(config: NodeConfig) -> Result<Opened, NodeError> {
         let identity = Identity::load_or_create(&config.home)?;
         let socket = ipc::socket_path(&config.home)
@@ -116,7 +133,17 @@ impl Node {
         let trust = Arc::new(trust_check(&config.home));
         let listen = config.listen.ip();
         let probes = probes(listen, &key, &trust)?;
-        let control = ControlEndpoint::bind(config.listen, &key, trust, BUILD)?;
+        let pairings = Arc::new(Pairings::new());
+        let windows = Arc::clone(&pairings);
+        let pairs = Arc::new(move || windows.are_open());
+        let control =
+            ControlEndpoint::bind(config.listen, &key, Arc::clone(&trust) as _, pairs, BUILD)?;
+        let neighbours = Neighbours::new();
+        let (discovery, discovery_fault) =
+            match search::start(&config, identity.node_id(), &control, trust) {
+                Ok(discovery) => (Some(discovery), None),
+                Err(fault) => (None, Some(fault)),
+            };
         let node = Arc::new(Self {
             identity,
             home: config.home,
@@ -128,9 +155,17 @@ impl Node {
             probes,
             survey: survey::Survey::default(),
             measuring: Mutex::default(),
+            neighbours,
+            pairings,
+            discovery_fault,
             shutdown: watch::Sender::new(false),
         });
-        Ok(Opened { node, local, socket, lock })
+        Ok(Opened { node, discovery, local, socket, lock })
+    }
+
+    /// Ends the node as a signal would.
+    pub(crate) fn stop(&self) {
+        self.shutdown.send_replace(true);
     }
 
     /// Resolves when the node is to stop.
@@ -152,17 +187,14 @@ impl Opened {
 
     /// Works until `shutdown` resolves; then ends every rank and says goodbye to every peer.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { node, local, socket, lock } = self;
+        let Self { node, discovery, local, socket, lock } = self;
         let (mut commands, mut hosted) = (JoinSet::new(), JoinSet::new());
+        let looking = tokio::spawn(look(Arc::clone(&node), discovery));
         let attached = attach::Attached::default();
+        let itself = Arc::clone(&node);
         // Dropped, and so ended, with this function.
         let mut kept = JoinSet::new();
-        let itself = Arc::clone(&node);
         kept.spawn(async move { selftest::run(&itself).await });
-        for addr in node.peers.clone() {
-            let node = Arc::clone(&node);
-            kept.spawn(async move { survey::keep(&node, addr).await });
-        }
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
@@ -180,22 +212,30 @@ impl Opened {
                 connection = node.control.accept() => match connection {
                     Some(connection) => {
                         let node = Arc::clone(&node);
+                        node.neighbours.came_in(connection.peer, connection.remote);
                         hosted.spawn(async move { hosting::host(&node, connection).await });
                     }
                     None => break,
                 },
+                Some(stranger) = node.control.accept_pair() => {
+                    let node = Arc::clone(&node);
+                    // Each step of it has a deadline, and the door lets few in.
+                    commands.spawn(async move { node.pairings.answer(&node, stranger).await });
+                }
+                () = node.stopping() => break,
                 Some(_) = commands.join_next() => {}
                 Some(_) = hosted.join_next() => {}
             }
         }
         // What this node drives ends first, while its peers can still be told; closing the control
         // endpoint then ends what it hosts. Each has its own deadlines.
-        node.shutdown.send_replace(true);
+        node.stop();
         kept.abort_all();
         while commands.join_next().await.is_some() {}
+        let _ = looking.await;
         node.control.close().await;
         while hosted.join_next().await.is_some() {}
-        let _ = std::fs::remove_file(&socket);
+        ipc::remove_socket(&socket);
         drop(lock);
     }
 }
@@ -212,6 +252,17 @@ where
         bind(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| bind(listen))
     } else {
         bind(listen)
+    }
+}
+
+/// Keeps the list of neighbours; says goodbye when the node stops.
+async fn look(node: Arc<Node>, discovery: Option<Discovery>) {
+    let seen = discovery.as_ref().map(Discovery::seen);
+    // Without discovery there is never news.
+    let (_silent, nothing) = watch::channel(Arc::default());
+    node.neighbours.run(&node, seen.unwrap_or(nothing)).await;
+    if let Some(discovery) = discovery {
+        let _ = tokio::task::spawn_blocking(|| discovery.stop()).await;
     }
 }
 
@@ -246,14 +297,9 @@ mod tests {
 
     fn open(home: PathBuf) -> Result<Opened, NodeError> {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = NodeConfig {
-            home,
-            name: "test".to_owned(),
-            listen,
-            peers: Vec::new(),
-            memory_limit_bytes: None,
-        };
-        Node::open(config)
+        let name = NodeName::new("test").expect("a name");
+        let (peers, discovery, memory_limit_bytes) = (Vec::new(), true, None);
+        Node::open(NodeConfig { home, name, listen, peers, discovery, memory_limit_bytes })
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -5,68 +5,51 @@ use std::time::Duration;
 
 use daisy_proto::control::{Request, Response};
 use daisy_proto::local::{Refusal, RefusalKind};
+use daisy_proto::{NodeId, NodeName};
 use tokio::sync::mpsc;
 
 use super::peers::Peer;
 use super::{CONTROL_PORT, Node};
 
-/// The last lines of the log of `wanted`: an address, or the name of a peer that this node knows.
+/// The last lines of the log of `wanted`: an address, or the name or id of a peer that this node knows.
 pub(crate) async fn fetch(node: &Node, wanted: &str, lines: u32) -> Result<String, Refusal> {
-    let candidates = match address(wanted) {
-        Some(addr) => vec![addr],
-        None => node.peers.clone(),
-    };
-    let by_address = address(wanted).is_some();
-    let mut faults = Vec::new();
-    for addr in candidates {
-        match ask(node, addr, (!by_address).then_some(wanted), lines).await {
-            Ok(Some(text)) => return Ok(text),
-            Ok(None) => {}
-            Err(fault) => faults.push(fault),
-        }
+    if let Some(addr) = address(wanted) {
+        let dialled = node.control.dial(addr, DIAL_MAX).await;
+        let connection = dialled.map_err(|error| not_reachable(error.to_string(), Vec::new()))?;
+        let (events, _unheard) = mpsc::channel(1);
+        let asked = ask(&Peer::start(connection, events), lines).await;
+        return asked.map_err(|fault| not_reachable(fault, Vec::new()));
     }
-    let message = if by_address {
-        faults.join("\n")
-    } else {
-        let mut message = format!("no peer that this node knows is named `{wanted}`");
-        for fault in faults {
-            message.push('\n');
-            message.push_str(&fault);
-        }
-        message
+    let is_meant = |id: &NodeId, name: Option<&NodeName>| {
+        name.is_some_and(|name| name.as_str() == wanted)
+            || *id.to_string() == *wanted
+            || id.short() == wanted
     };
-    let hints = if by_address {
-        Vec::new()
-    } else {
-        vec!["name it by address, or give `daisy cluster up` its address with --peer".to_owned()]
-    };
-    Err(Refusal { message, hints, kind: RefusalKind::NotReachable })
+    let ready = node.neighbours.ready();
+    let found = ready.iter().find(|ready| is_meant(&ready.id, ready.name.as_ref()));
+    if let Some(ready) = found {
+        let asked = ask(&ready.handle, lines).await;
+        return asked.map_err(|fault| not_reachable(fault, Vec::new()));
+    }
+    let hints = vec![
+        "`daisy cluster peers` shows whom it knows; name another one by address, or give \
+         `daisy cluster up` its address with --peer"
+            .to_owned(),
+    ];
+    Err(not_reachable(format!("no peer that answers now is named `{wanted}`"), hints))
 }
 
-/// None: the node at `addr` has another name.
-async fn ask(
-    node: &Node,
-    addr: SocketAddr,
-    name: Option<&str>,
-    lines: u32,
-) -> Result<Option<String>, String> {
-    let connection = node.control.dial(addr, DIAL_MAX).await.map_err(|error| error.to_string())?;
-    let (events, _unheard) = mpsc::channel(1);
-    let peer = Peer::start(connection, events);
-    let call = |request| peer.call(request, CALL_MAX);
-    if let Some(name) = name {
-        match call(Request::Facts).await {
-            Ok(Response::Facts(facts)) if facts.name == name => {}
-            Ok(_) => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    match call(Request::Logs { lines }).await {
-        Ok(Response::Logs(text)) => Ok(Some(text)),
-        Ok(Response::Refused(refusal)) => Err(format!("{addr}: {}", refusal.message)),
-        Ok(other) => Err(format!("{addr} answered out of turn: {other:?}")),
+async fn ask(peer: &Peer, lines: u32) -> Result<String, String> {
+    match peer.call(Request::Logs { lines }, CALL_MAX).await {
+        Ok(Response::Logs(text)) => Ok(text),
+        Ok(Response::Refused(refusal)) => Err(format!("{}: {}", peer.remote, refusal.message)),
+        Ok(other) => Err(format!("{} answered out of turn: {other:?}", peer.remote)),
         Err(error) => Err(error.to_string()),
     }
+}
+
+fn not_reachable(message: String, hints: Vec<String>) -> Refusal {
+    Refusal { message, hints, kind: RefusalKind::NotReachable }
 }
 
 fn address(text: &str) -> Option<SocketAddr> {

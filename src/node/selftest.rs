@@ -31,7 +31,7 @@ pub(crate) async fn look(node: &Node) -> Vec<Finding> {
     // Looking never panics; if it did, the links could still be judged.
     let system = system.unwrap_or_default();
     let own = own_facts(node).await;
-    let (peers, unreached) = (node.survey.peers(), node.survey.unreached());
+    let (peers, unreached) = (node.survey.peers(), node.neighbours.unreached());
     doctor::findings(node.identity.node_id(), &own, &peers, &unreached, &system)
 }
 

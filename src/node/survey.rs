@@ -5,26 +5,22 @@
 //! fact reads it here. It does not know how nodes are found. Start at [`Survey`].
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use daisy_proto::control::{NodeFacts, Request, Response};
-use daisy_proto::local::{Finding, PeerSurvey, Unreached};
+use daisy_proto::local::{Finding, PeerSurvey};
 use daisy_proto::{Interface, NodeId, NodeLink};
-use tokio::sync::mpsc;
 
 use super::Node;
 use super::measuring::{self, own_facts};
-use super::peers::{CallError, Peer, PeerEvent};
+use super::peers::{CallError, Peer};
 use crate::links;
 
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     /// A node stays here when it is lost.
     nodes: Mutex<BTreeMap<NodeId, Known>>,
-    /// What became of dialling the addresses that were named, where it failed last.
-    unreached: Mutex<BTreeMap<SocketAddr, String>>,
     /// What the last self-test found.
     findings: Mutex<Vec<Finding>>,
 }
@@ -83,27 +79,6 @@ impl Survey {
             lost: known.lost.clone(),
         };
         all.iter().map(row).collect()
-    }
-
-    pub(crate) fn set_unreached(&self, addr: SocketAddr, fault: Option<String>) {
-        let mut unreached = lock(&self.unreached);
-        match fault {
-            Some(fault) if unreached.get(&addr) != Some(&fault) => {
-                tracing::info!(%addr, fault, "a peer is not reached");
-                unreached.insert(addr, fault);
-            }
-            Some(_) => {}
-            None => {
-                unreached.remove(&addr);
-            }
-        }
-    }
-
-    pub(crate) fn unreached(&self) -> Vec<Unreached> {
-        let unreached = lock(&self.unreached);
-        let row =
-            |(addr, fault): (&SocketAddr, &String)| Unreached { addr: *addr, fault: fault.clone() };
-        unreached.iter().map(row).collect()
     }
 
     pub(crate) fn set_findings(&self, findings: Vec<Finding>) {
@@ -172,42 +147,11 @@ async fn look_at_link(node: &Node, peer: &Peer, yields: Duration) -> Result<(), 
     Ok(())
 }
 
-/// Stays connected to a node that was named by address, and attends to it.
-pub(crate) async fn keep(node: &Node, addr: SocketAddr) {
-    loop {
-        match node.control.dial(addr, DIAL_MAX).await {
-            Ok(connection) => {
-                node.survey.set_unreached(addr, None);
-                let (events_in, mut events) = mpsc::channel(1);
-                let peer = Peer::start(connection, events_in);
-                let ended = async {
-                    loop {
-                        match events.recv().await {
-                            Some(PeerEvent::Lost(reason)) => return reason,
-                            Some(PeerEvent::Event(_)) => {}
-                            None => return "closed".to_owned(),
-                        }
-                    }
-                };
-                let reason = tokio::select! {
-                    reason = ended => reason,
-                    () = attend(node, &peer) => "its connection ended".to_owned(),
-                };
-                node.survey.mark_lost(&peer.id, reason);
-            }
-            Err(error) => node.survey.set_unreached(addr, Some(error.to_string())),
-        }
-        tokio::time::sleep(RETRY_PAUSE).await;
-    }
-}
-
 const FACTS_INTERVAL: Duration = Duration::from_secs(5);
 const REFRESH_AFTER: Duration = Duration::from_mins(1);
 /// A record that nobody has renewed for this long says little.
 const LINK_AGE_MAX: Duration = Duration::from_mins(3);
 const CALL_MAX: Duration = Duration::from_secs(15);
-const DIAL_MAX: Duration = Duration::from_secs(5);
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -26,9 +26,15 @@ pub(crate) fn links(
         let Some((peer, _)) = &member.peer else { continue };
         let (node, peer, out, wish) = (Arc::clone(node), peer.clone(), out.clone(), wish.clone());
         let name = member.facts.name.clone();
+        // A neighbour is attended to already.
+        let is_attended = node.neighbours.ready().iter().any(|ready| ready.id == peer.id);
         watches.spawn(async move {
-            let told = tell_changes(&node, &peer, &name, &wish, &out);
-            tokio::join!(survey::attend(&node, &peer), told);
+            let told = tell_changes(&node, &peer, name.as_str(), &wish, &out);
+            if is_attended {
+                told.await;
+            } else {
+                tokio::join!(survey::attend(&node, &peer), told);
+            }
         });
     }
     watches

@@ -11,6 +11,7 @@ use daisy_proto::local::{FromRank, RankStart, ToRank};
 use daisy_proto::{CloseReason, Hidden, PipelineId, Rank, Row, Step};
 
 use super::edges::{Edges, ring};
+use super::watchdog::Watchdog;
 use super::{Event, RankError};
 use crate::engine::{Carried, Draw, Engine};
 use crate::ipc::BlockingWriter;
@@ -33,6 +34,7 @@ pub(crate) struct Chain<'a> {
     /// An edge has ended. Its own node knows why, and this rank waits to be told to unload.
     cut: bool,
     origin: Instant,
+    watchdog: Watchdog,
 }
 
 /// Whether the loop goes on.
@@ -48,6 +50,7 @@ impl<'a> Chain<'a> {
         engine: Engine,
         edges: Edges,
         node: &'a mut BlockingWriter,
+        watchdog: Watchdog,
     ) -> Self {
         Self {
             pipeline: start.pipeline,
@@ -61,6 +64,7 @@ impl<'a> Chain<'a> {
             working: false,
             cut: false,
             origin: Instant::now(),
+            watchdog,
         }
     }
 
@@ -89,6 +93,7 @@ impl<'a> Chain<'a> {
             dtype: self.engine.dtype(),
         })?;
         loop {
+            self.watchdog.begin();
             // Events first: a cancellation or a frame that came back goes before new work.
             let event = match events.try_recv() {
                 Ok(event) => event,
@@ -97,10 +102,10 @@ impl<'a> Chain<'a> {
                     if !self.cut && self.work()? {
                         continue;
                     }
-                    match events.recv() {
-                        Some(event) => event,
-                        None => return Ok(()),
-                    }
+                    self.watchdog.end();
+                    let Some(event) = events.recv() else { return Ok(()) };
+                    self.watchdog.begin();
+                    event
                 }
             };
             if self.handle(event)? == Flow::Unload {
@@ -301,7 +306,8 @@ mod tests {
         let (node, _here) = UnixStream::pair().expect("a pair");
         let mut node = BlockingWriter::new(node);
         let edges = Edges::Loop(std::collections::VecDeque::new());
-        let mut chain = Chain::new(&start, engine, edges, &mut node);
+        let watchdog = Watchdog::start(Duration::from_secs(600), || {});
+        let mut chain = Chain::new(&start, engine, edges, &mut node, watchdog);
         for reason in CloseReason::ALL {
             chain.cut = false;
             chain.edge(Rank(1), EdgeEvent::Closed(*reason)).expect("its own node says why");

@@ -2,15 +2,17 @@
 //!
 //! Threads: the main thread runs the engine and owns every array, and while it waits it runs the edges;
 //! one thread reads the node's socket and ends the process when it closes; one runs the edges while the
-//! engine computes. All causes of work meet in one [`Event`] queue. It knows nothing of text or plans.
+//! engine computes, and one watches that a step ends. All causes of work meet in one [`Event`] queue. It knows nothing of text or plans.
 //! Start at [`run`].
 
 mod chain;
 mod edges;
+mod watchdog;
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use daisy_proto::Rank;
 use daisy_proto::control::RankKey;
@@ -18,6 +20,7 @@ use daisy_proto::local::{FromRank, RankStart, ToRank};
 
 use self::chain::Chain;
 use self::edges::{Edges, Neighbours};
+use self::watchdog::Watchdog;
 use crate::engine::{self, Engine, EngineError, LoadRequest};
 use crate::ipc::{BlockingReader, BlockingWriter, IpcError};
 use crate::model::{ConfigError, ModelConfig};
@@ -134,7 +137,22 @@ fn serve(
     if !engine::on_gpu()? {
         start.chunk = start.chunk.min(CPU_CHUNK_TOKENS);
     }
-    Chain::new(&start, engine, edges, node).run(events)
+    let watchdog = watchdog(node.try_clone()?);
+    Chain::new(&start, engine, edges, node, watchdog).run(events)
+}
+
+/// Ends this process when a step does not end, and says so first: its edges live on, so nobody else
+/// could tell which of the ranks it is.
+fn watchdog(mut node: BlockingWriter) -> Watchdog {
+    Watchdog::start(STEP_MAX, move || {
+        let seconds = STEP_MAX.as_secs();
+        let message = format!(
+            "a step has not ended within {seconds} s: the device hangs, or this machine swaps"
+        );
+        tracing::error!("{message}");
+        let _ = node.write(&FromRank::Failed { message, blame: None });
+        engine::exit_now(EXIT_HUNG);
+    })
 }
 
 fn load(start: &RankStart, node: &mut BlockingWriter) -> Result<Engine, RankError> {
@@ -162,6 +180,10 @@ fn next_from_node(events: &Inbox<Event>) -> Option<ToRank> {
 }
 
 const EXIT_BUG: i32 = 70;
+const EXIT_HUNG: i32 = 75;
+/// The first steps on a GPU compile its kernels, which has taken 79 s; a chunk of a prompt takes a slow
+/// machine half a minute.
+const STEP_MAX: Duration = Duration::from_secs(300);
 /// A cancelled prompt is computed to the end of the chunks that are on their way. A CPU takes seconds
 /// for as many tokens as a GPU takes at once, and gains nothing by longer chunks.
 const CPU_CHUNK_TOKENS: u32 = 64;

@@ -13,6 +13,11 @@ pub const PATIENCE: Duration = Duration::from_mins(2);
 
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Held by whoever runs nodes.
+pub fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A node's folder and name.
 pub struct Home {
     dir: TempDir,
@@ -56,9 +61,11 @@ impl Home {
         };
         command.args(args).env("DAISY_HOME", self.dir.path()).env("DAISY_LOG", "daisy=info");
         command.env("DAISY_INTERFACES", &self.interfaces);
-        // The local socket goes away with the home, even if the node is killed.
-        command.env("XDG_RUNTIME_DIR", self.dir.path());
         command
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        self.dir.path()
     }
 
     pub fn id(&self) -> String {
@@ -253,7 +260,7 @@ pub struct Ready {
 impl Ready {
     /// The first home drives; each listens at its address.
     pub fn new(nodes: Vec<(Home, String)>) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         for (home, _) in &nodes {
             for (other, _) in nodes.iter().filter(|(other, _)| other.name != home.name) {
                 home.trust(other);
@@ -326,7 +333,7 @@ impl Endless {
 }
 
 /// The pids that `serve` shows, in rank order.
-fn pids(output: &str) -> Vec<u32> {
+pub fn pids(output: &str) -> Vec<u32> {
     let lines = output.lines().filter_map(|line| line.split_once("] pid "));
     let pid =
         |(_, rest): (&str, &str)| rest.split(' ').next().expect("a pid").parse().expect("a number");

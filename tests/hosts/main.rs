@@ -11,8 +11,10 @@
 #[path = "../bench/cable.rs"]
 mod cable;
 mod cluster;
+mod discovery;
 mod faults;
 mod links;
+mod rig;
 mod split;
 mod terminal;
 

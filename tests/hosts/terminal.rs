@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use super::cluster::{Cluster, Home, tiny};
+use super::cluster::{Cluster, Home, tiny, turn};
 
 /// Types `lines` into a chat and gives what it printed and said.
 fn chat(home: &Home, url: &str, lines: &str) -> (String, String) {
@@ -74,8 +74,39 @@ fn logs_of_this_node_and_of_others_hold_what_ranks_said() {
     let addr = addr.rsplit(' ').next().expect("an address");
     let (code, theirs, said) = logs(&["cluster", "logs", addr]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(theirs.contains("a driver connected"), "{theirs}");
+    assert!(theirs.contains("a node connected"), "{theirs}");
     let (code, _, said) = logs(&["cluster", "logs", "nobody"]);
     assert_eq!(code, Some(3));
     assert!(said.contains("`nobody`") && said.contains("--peer"), "{said}");
+}
+
+#[test]
+fn a_running_node_is_found_from_any_environment_and_leaves_no_socket() {
+    let _turn = turn();
+    let home = Home::new("alone");
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let mut node = home.up("127.0.0.1:0");
+    node.line("is up");
+    for runtime in [Some(elsewhere.path()), None] {
+        let mut status = home.daisy(&["cluster", "status"]);
+        match runtime {
+            Some(dir) => status.env("XDG_RUNTIME_DIR", dir),
+            None => status.env_remove("XDG_RUNTIME_DIR"),
+        };
+        assert!(status.output().expect("runs").status.success(), "{runtime:?}");
+    }
+    let model = tiny("llama-f32");
+    for flag in [["--listen", "127.0.0.1:0"], ["--name", "other"]] {
+        let args = [&["cluster", "serve", "--model", &model, "--port", "0"], &flag[..]].concat();
+        let refused = home.daisy(&args).output().expect("runs");
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains(flag[0]) && said.contains("daisy cluster down"), "{said}");
+    }
+    let down = home.daisy(&["cluster", "down"]).output().expect("runs");
+    assert!(down.status.success(), "{down:?}");
+    assert_eq!(node.exit_code(), Some(0));
+    assert!(!home.path().join("node.sock").exists());
+    let again = home.daisy(&["cluster", "down"]).output().expect("runs");
+    assert_eq!(again.status.code(), Some(3), "{again:?}");
 }

@@ -76,6 +76,41 @@ fn trust_wants_another_nodes_id() {
 }
 
 #[test]
+fn pairing_wants_a_node_and_names_that_could_be_options_are_refused() {
+    let home = Home::new();
+    for args in
+        [&["pair"][..], &["pair", "417-209"], &["invite"], &["join", "daisy-abc"], &["down"]]
+    {
+        let message = home.fails(3, &[&["cluster"], args].concat());
+        assert!(message.contains("daisy cluster up"), "{args:?}: {message}");
+    }
+    let message = home.fails(1, &["cluster", "unpair", "nobody"]);
+    assert!(message.contains("\"nobody\"") && message.contains("peers"), "{message}");
+    let other = "a".repeat(52);
+    for args in [
+        vec!["cluster", "up", "--listen", "127.0.0.1:0", "--name=-x"],
+        vec!["cluster", "up", "--listen", "127.0.0.1:0", "--name", "a\u{1b}[2J"],
+        vec!["cluster", "trust", &other, "--name=--home"],
+    ] {
+        let message = home.fails(2, &args);
+        assert!(message.contains("not usable as a node's name"), "{args:?}: {message}");
+        assert!(!message.contains('\u{1b}'), "{message:?}");
+    }
+    let message = home.fails(2, &["cluster", "invite", "--ttl", "soon"]);
+    assert!(message.contains("--ttl soon"), "{message}");
+}
+
+#[test]
+fn a_reset_home_has_another_id() {
+    let home = Home::new();
+    let before = home.daisy(&["cluster", "id"]).stdout;
+    let reset = home.daisy(&["cluster", "reset-identity"]);
+    assert!(reset.status.success());
+    assert_ne!(before, reset.stdout);
+    assert_eq!(home.daisy(&["cluster", "id"]).stdout, reset.stdout);
+}
+
+#[test]
 fn a_rank_is_not_for_people() {
     let message = Home::new().fails(1, &["rank"]);
     assert!(message.contains("daisy cluster up"), "{message}");

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 const PURE: &[&str] =
     &["doctor", "facts", "links", "model", "pipeline", "plan", "preflight", "schedule", "units"];
-const ADAPTERS: &[&str] = &["engine", "identity", "ipc", "logs", "machine", "net", "store", "text"];
+const ADAPTERS: &[&str] =
+    &["discovery", "engine", "identity", "ipc", "logs", "machine", "net", "pake", "store", "text"];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];
 
 /// What only one module may name.
@@ -14,6 +15,8 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("mlx_rs", &["engine"]),
     ("mlx_sys", &["engine"]),
     ("quinn", &["net"]),
+    ("mdns_sd", &["discovery"]),
+    ("spake2", &["pake"]),
     ("rustls", &["net"]),
     ("axum", &["api"]),
     ("tokenizers", &["text", "store"]),

@@ -10,14 +10,14 @@ use daisy_proto::control::{
 use daisy_proto::frame::{Decoder, Frame, Limits};
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, Finding, FinishReason, FromNode, FromRank, LinkWish, NodeStatus, Nodes, PeerSurvey,
-    PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode,
-    ToRank, Unreached,
+    Admit, Finding, FinishReason, FromNode, FromRank, LinkWish, NodeStatus, Nodes, Pairing,
+    PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart, RankStatus, Refusal,
+    RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
 };
 use daisy_proto::{
     Address, Cable, CloseReason, Device, Dtype, Facts, Interface, LayerRange, LinkKind, Logprobs,
-    NodeId, NodeLink, Path, PathEnd, PipelineId, Power, Pressure, Rank, Row, Sample, Sampling,
-    SeqId, Shard, Step, Trial,
+    NodeId, NodeLink, NodeName, Path, PathEnd, PipelineId, Power, Pressure, Rank, Row, Sample,
+    Sampling, SeqId, Shard, Step, Trial,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -111,6 +111,14 @@ pub fn to_node() -> impl Strategy<Value = ToNode> {
         Just(ToNode::Status),
         Just(ToNode::Survey),
         (text(), any::<u32>()).prop_map(|(node, lines)| ToNode::Logs { node, lines }),
+        Just(ToNode::Peers),
+        Just(ToNode::Pair(Pairing::Show)),
+        (text(), vec(addr(), 0..4))
+            .prop_map(|(code, peers)| ToNode::Pair(Pairing::Enter { code, peers })),
+        (text(), vec(addr(), 0..4))
+            .prop_map(|(token, peers)| ToNode::Pair(Pairing::Join { token, peers })),
+        any::<u32>().prop_map(|ttl_s| ToNode::Invite { ttl_s }),
+        Just(ToNode::Down),
     ]
 }
 
@@ -132,6 +140,43 @@ pub fn from_node() -> impl Strategy<Value = FromNode> {
         survey().prop_map(|survey| FromNode::Survey(Box::new(survey))),
         text().prop_map(FromNode::Note),
         text().prop_map(FromNode::Logs),
+        peers_view().prop_map(FromNode::Peers),
+        (text(), any::<u32>()).prop_map(|(code, expires_s)| FromNode::PairCode { code, expires_s }),
+        (node_id(), name()).prop_map(|(id, name)| FromNode::Paired { id, name }),
+        (text(), any::<u32>())
+            .prop_map(|(token, expires_s)| FromNode::Invitation { token, expires_s }),
+        Just(FromNode::Stopping),
+    ]
+}
+
+prop_compose! {
+    fn peers_view()(
+        peers in vec(peer_status(), 0..4), interfaces in vec(text(), 0..3), hidden in any::<u64>(),
+        faults in vec(refusal(), 0..3),
+    ) -> PeersView {
+        PeersView { peers, interfaces, hidden, faults }
+    }
+}
+
+prop_compose! {
+    fn peer_status()(
+        id in node_id(), name in option::of(name()), build in option::of(text()),
+        paired in any::<bool>(), state in peer_state(), addr in option::of(addr()),
+        interface in option::of(text()), age_ms in option::of(any::<u64>()),
+        reason in option::of(text()), remedy in option::of(text()),
+    ) -> PeerStatus {
+        PeerStatus { id, name, build, paired, state, addr, interface, age_ms, reason, remedy }
+    }
+}
+
+fn peer_state() -> impl Strategy<Value = PeerState> {
+    prop_oneof![
+        Just(PeerState::Ready),
+        Just(PeerState::Connecting),
+        Just(PeerState::Gone),
+        Just(PeerState::Unpaired),
+        Just(PeerState::OneSided),
+        Just(PeerState::OtherVersion),
     ]
 }
 
@@ -293,7 +338,7 @@ prop_compose! {
 
 prop_compose! {
     fn node_status()(
-        id in node_id(), name in text(), build in text(), control_port in any::<u16>(),
+        id in node_id(), name in name(), build in text(), control_port in any::<u16>(),
         serving in option::of(text()), ranks in vec(rank_status(), 0..3),
     ) -> NodeStatus {
         NodeStatus { id, name, build, control_port, serving, ranks }
@@ -374,7 +419,7 @@ prop_compose! {
 
 prop_compose! {
     fn node_facts()(
-        name in text(), facts in facts(), interfaces in vec(interface(), 0..3),
+        name in name(), facts in facts(), interfaces in vec(interface(), 0..3),
         cables in vec(cable(), 0..3), control_port in any::<u16>(), probe_port in any::<u16>(),
     ) -> NodeFacts {
         NodeFacts { name, facts, interfaces, cables, control_port, probe_port }
@@ -502,6 +547,12 @@ fn key() -> impl Strategy<Value = RankKey> {
 
 fn node_id() -> impl Strategy<Value = NodeId> {
     any::<[u8; 32]>().prop_map(NodeId)
+}
+
+fn name() -> impl Strategy<Value = NodeName> {
+    text().prop_map(|text| {
+        NodeName::nearest(&text).unwrap_or_else(|| NodeName::new("mini").expect("a name"))
+    })
 }
 
 /// Any characters: names of machines and models have accents and emoji in them.

@@ -2,6 +2,7 @@
 
   ask_mlx_lm.py MODEL TOKENS
 
+Where MLX's environment names a ring, it is one of the ring's ranks and the first of them prints.
 Runs in the environment of `scripts/setup reference`. Times are taken as Daisy takes its own: prefill ends with the
 first token, decode is all after it.
 """
@@ -10,9 +11,12 @@ import json
 import sys
 import time
 
+import mlx.core as mx
 from mlx_lm import load, stream_generate
+from mlx_lm.utils import sharded_load
 
-model, tokenizer = load(sys.argv[1])
+group = mx.distributed.init()
+model, tokenizer = load(sys.argv[1]) if group.size() == 1 else sharded_load(sys.argv[1], group, None)
 tokens_max = int(sys.argv[2])
 for line in sys.stdin:
     messages = [{"role": "user", "content": json.loads(line)}]
@@ -29,4 +33,5 @@ for line in sys.stdin:
         "tokens": len(stamps),
         "text": text,
     }
-    print(json.dumps(row), flush=True)
+    if group.rank() == 0:
+        print(json.dumps(row), flush=True)

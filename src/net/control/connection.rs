@@ -46,6 +46,10 @@ impl ControlConnection {
         Self { peer, remote, build: build.to_owned(), sender, receiver }
     }
 
+    pub(super) fn line(&self) -> &Arc<Line> {
+        &self.sender.line
+    }
+
     /// Both directions, for two tasks. The connection lives as long as one of them does.
     pub fn split(self) -> (ControlSender, ControlReceiver) {
         (self.sender, self.receiver)
@@ -169,7 +173,7 @@ pub enum LostCause {
     Closed(CloseReason),
     #[error("closed by this node")]
     ClosedHere,
-    #[error("nothing was heard for {} s", transport::CONTROL_IDLE.as_secs())]
+    #[error("nothing was heard for {:.1} s", transport::CONTROL_IDLE.as_secs_f32())]
     Silent,
     #[error("the node there has restarted")]
     Restarted,
@@ -185,9 +189,9 @@ pub enum LostCause {
 
 /// What both halves share.
 #[derive(Debug)]
-struct Line {
-    connection: Connection,
-    peer: NodeId,
+pub(super) struct Line {
+    pub(super) connection: Connection,
+    pub(super) peer: NodeId,
     remote: SocketAddr,
 }
 

@@ -1,4 +1,5 @@
 //! Node ↔ node: one endpoint per node that dials and accepts, one stream of messages per connection.
+//! Trusted nodes come in for control; strangers for pairing alone, and only while a window is open.
 //!
 //! A connection counts as made after a round trip of [`Hello`]s, not after the TLS handshake: a
 //! dialer's handshake ends before the other side has looked at its key. So a refusal has one of three
@@ -8,6 +9,9 @@
 //! done with a connection is in `connection`.
 
 mod connection;
+mod error;
+mod guests;
+mod race;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use daisy_proto::frame::{Decoder, Limits};
-use daisy_proto::hello::{Hello, HelloError, MAX_HELLO_BYTES, VersionMismatch};
-use daisy_proto::{ALPN_CONTROL, CloseReason, NodeId, PROTOCOL_VERSION};
+use daisy_proto::hello::{Hello, HelloError, MAX_HELLO_BYTES};
+use daisy_proto::{ALPN_CONTROL, ALPN_PAIR, CloseReason, NodeId, PROTOCOL_VERSION};
 use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use tokio::net::UdpSocket;
 use tokio::sync::{Mutex, mpsc};
@@ -27,10 +31,15 @@ use self::connection::READ_BYTES;
 pub use self::connection::{
     ConnectionLost, ControlConnection, ControlReceiver, ControlSender, LostCause,
 };
+pub use self::error::DialError;
+use self::error::Failure;
+use self::guests::{Lines, Pace, STRANGERS_MAX, receive};
+use self::race::race;
 use super::NetError;
 use super::door::{Door, Refusals};
 use super::ending::{IntoLost, close, is_access_denied, is_turned_away, reason_of};
-use super::tls::{self, KeyPair, Pin, Trust};
+use super::pair::PairConnection;
+use super::tls::{self, Gate, KeyPair, Pin, Shown, Trust};
 use super::transport::{self, Open, SERVER_NAME, Use, canonical};
 
 /// A node's place on the network.
@@ -42,31 +51,41 @@ pub struct ControlEndpoint {
     hello: Hello,
     refusals: Arc<Refusals>,
     guests: Mutex<mpsc::Receiver<ControlConnection>>,
+    strangers: Mutex<mpsc::Receiver<PairConnection>>,
+    lines: Lines,
     door: AbortHandle,
 }
 
 impl ControlEndpoint {
-    /// Listens on `addr` and starts to let trusted nodes in. `build` is this program's version as
-    /// other nodes show it. Must be called within a Tokio runtime.
+    /// Listens on `addr` and starts to let trusted nodes in, and strangers for pairing while
+    /// `pairs` says so. `build` is this program's version as other nodes show it. Must be called
+    /// within a Tokio runtime.
     pub fn bind(
         addr: SocketAddr,
         key: &KeyPair,
         trust: Arc<dyn Fn(&NodeId) -> bool + Send + Sync>,
+        pairs: Arc<dyn Fn() -> bool + Send + Sync>,
         build: &str,
     ) -> Result<Self, NetError> {
-        Self::bind_as(addr, key, trust, Hello::new(PROTOCOL_VERSION, build)?)
+        Self::bind_as(addr, key, trust, pairs, Hello::new(PROTOCOL_VERSION, build)?)
     }
 
     fn bind_as(
         addr: SocketAddr,
         key: &KeyPair,
         trust: Arc<dyn Fn(&NodeId) -> bool + Send + Sync>,
+        pairs: Arc<dyn Fn() -> bool + Send + Sync>,
         hello: Hello,
     ) -> Result<Self, NetError> {
         let own = key.public();
         // A node never talks to itself, nor to another that has its key.
         let trust: Trust = Arc::new(move |key| *key != own && trust(&NodeId(*key)));
-        let door = Door::new(key, ALPN_CONTROL, Arc::clone(&trust))?;
+        let anyone: Trust = Arc::new(move |key| *key != own);
+        let gates = vec![
+            Gate::always(ALPN_CONTROL, Arc::clone(&trust)),
+            Gate { alpn: ALPN_PAIR, trust: anyone, is_open: pairs },
+        ];
+        let door = Door::new(key, gates)?;
         let refusals = door.refusals();
         let failed = |error| NetError::bind(addr, error);
         let socket = transport::bind(addr, None).map_err(failed)?;
@@ -74,15 +93,31 @@ impl ControlEndpoint {
             transport::open(socket, Use::Control, Some(door.server_config())).map_err(failed)?;
         let local = open.endpoint.local_addr().map_err(failed)?;
         let (sender, guests) = mpsc::channel(GUESTS_MAX);
+        let (strangers_in, strangers) = mpsc::channel(STRANGERS_MAX);
+        let lines = Lines::default();
         let welcome = {
-            let (hello, refusals) = (hello.clone(), Arc::clone(&refusals));
-            move |connection, key| {
-                welcome(connection, NodeId(key), hello.clone(), Arc::clone(&refusals))
+            let (hello, refusals, lines) = (hello.clone(), Arc::clone(&refusals), lines.clone());
+            let pace = Arc::new(Pace::default());
+            move |connection: Connection, shown: Shown| {
+                let (hello, refusals, lines) =
+                    (hello.clone(), Arc::clone(&refusals), lines.clone());
+                let (strangers, pace) = (strangers_in.clone(), Arc::clone(&pace));
+                async move {
+                    let peer = NodeId(shown.key);
+                    if shown.alpn == ALPN_PAIR {
+                        receive(connection, peer, &strangers, &pace, &refusals).await;
+                        return None;
+                    }
+                    let guest = welcome(connection, peer, hello, refusals).await?;
+                    lines.add(guest.line());
+                    Some(guest)
+                }
             }
         };
         let door = tokio::spawn(door.run(open.clone(), welcome, sender)).abort_handle();
-        let guests = Mutex::new(guests);
-        Ok(Self { open, local, key: key.clone(), trust, hello, refusals, guests, door })
+        let (guests, strangers) = (Mutex::new(guests), Mutex::new(strangers));
+        let key = key.clone();
+        Ok(Self { open, local, key, trust, hello, refusals, guests, strangers, lines, door })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -94,30 +129,87 @@ impl ControlEndpoint {
         self.refusals.count()
     }
 
-    /// Connects to the node at `addr`; done when it has answered the first message.
+    /// Connects to the node at `addr`, whichever trusted one it is; done when it has answered the
+    /// first message.
     pub async fn dial(
         &self,
         addr: SocketAddr,
         timeout: Duration,
     ) -> Result<ControlConnection, DialError> {
-        let started = Instant::now();
-        let pin = Pin::new(Arc::clone(&self.trust));
-        let attempt = tokio::time::timeout(timeout, self.introduce(addr, &pin));
-        let failure = match attempt.await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(failure)) => failure,
-            Err(_) => Failure::Connection(ConnectionError::TimedOut),
+        let pin = Pin::for_dial(ALPN_CONTROL, Arc::clone(&self.trust));
+        self.attempt(addr, timeout, &pin, self.introduce(addr, &pin)).await
+    }
+
+    /// Connects to one node by any of its addresses. None: no address was given.
+    pub async fn dial_node(
+        &self,
+        id: NodeId,
+        addrs: &[SocketAddr],
+        timeout: Duration,
+    ) -> Option<Result<ControlConnection, DialError>> {
+        let dial = |addr| {
+            let trust = Arc::clone(&self.trust);
+            // Asked again: the key may have been unpaired meanwhile.
+            let pin = Pin::for_dial(ALPN_CONTROL, Arc::new(move |key| *key == id.0 && trust(key)));
+            async move {
+                let dialled = self.attempt(addr, timeout, &pin, self.introduce(addr, &pin)).await;
+                dialled.map_err(|error| match error {
+                    DialError::Untrusted { addr, peer } if peer != id => {
+                        DialError::OtherNode { addr, peer, wanted: id }
+                    }
+                    error => error,
+                })
+            }
         };
-        if matches!(failure, Failure::Connection(ConnectionError::TimedOut)) {
-            let after = started.elapsed();
-            return Err(DialError::Unreachable { addr, after, cause: probe(addr).await });
-        }
-        Err(self.explain(addr, &pin, failure))
+        race(addrs, dial).await
+    }
+
+    /// Connects to a node for pairing: to the one of this id, or to whichever is there. None: no
+    /// address was given.
+    pub async fn dial_pair(
+        &self,
+        id: Option<NodeId>,
+        addrs: &[SocketAddr],
+        timeout: Duration,
+    ) -> Option<Result<PairConnection, DialError>> {
+        let own = self.key.public();
+        let dial = |addr| {
+            let welcome = move |key: &[u8; 32]| *key != own && id.is_none_or(|id| id.0 == *key);
+            let pin = Pin::for_dial(ALPN_PAIR, Arc::new(welcome));
+            async move {
+                let opened = async {
+                    let (connection, shown) = self.connect(addr, &pin).await?;
+                    let lost = |error: ConnectionError| Failure::Connection(error);
+                    let (send, recv) = connection.open_bi().await.map_err(lost)?;
+                    Ok(PairConnection::new(connection, NodeId(shown.key), send, recv))
+                };
+                self.attempt(addr, timeout, &pin, opened).await
+            }
+        };
+        race(addrs, dial).await
     }
 
     /// The next node that came in; none after [`Self::close`].
     pub async fn accept(&self) -> Option<ControlConnection> {
         self.guests.lock().await.recv().await
+    }
+
+    /// The next stranger that wants to be paired; none after [`Self::close`].
+    pub async fn accept_pair(&self) -> Option<PairConnection> {
+        self.strangers.lock().await.recv().await
+    }
+
+    /// Ends every open connection to a node that is not trusted any more, dialled or come in, and
+    /// says to which.
+    pub fn close_untrusted(&self) -> Vec<NodeId> {
+        let mut ended = Vec::new();
+        for line in self.lines.open() {
+            if !(self.trust)(&line.peer.0) {
+                close(&line.connection, CloseReason::NotTrusted);
+                ended.push(line.peer);
+            }
+        }
+        ended
     }
 
     /// Closes every connection with a reason and waits until the peers have it, at most 500 ms.
@@ -128,16 +220,38 @@ impl ControlEndpoint {
         let _ = tokio::time::timeout(CLOSE_WAIT, self.open.endpoint.wait_idle()).await;
     }
 
-    async fn introduce(
+    /// Runs one attempt within its time and says in words why it failed.
+    async fn attempt<T>(
+        &self,
+        addr: SocketAddr,
+        timeout: Duration,
+        pin: &Pin,
+        attempt: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, DialError> {
+        let started = Instant::now();
+        let failure = match tokio::time::timeout(timeout, attempt).await {
+            Ok(Ok(connected)) => return Ok(connected),
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::Connection(ConnectionError::TimedOut),
+        };
+        if matches!(failure, Failure::Connection(ConnectionError::TimedOut)) {
+            let after = started.elapsed();
+            return Err(DialError::Unreachable { addr, after, cause: probe(addr).await });
+        }
+        Err(self.explain(addr, pin, failure))
+    }
+
+    /// A handshake. The other side may still refuse this node's key.
+    async fn connect(
         &self,
         addr: SocketAddr,
         pin: &Arc<Pin>,
-    ) -> Result<ControlConnection, Failure> {
+    ) -> Result<(Connection, Shown), Failure> {
         if self.local.is_ipv4() && addr.is_ipv6() {
             let cause = format!("this node listens on IPv4 alone ({})", self.local);
             return Err(Failure::Local(cause));
         }
-        let crypto = tls::client(&self.key, ALPN_CONTROL, Arc::clone(pin))
+        let crypto = tls::client(&self.key, Arc::clone(pin))
             .map_err(|error| Failure::Local(error.to_string()))?;
         let mut config = quinn::ClientConfig::new(crypto);
         config.transport_config(Arc::clone(&self.open.transport));
@@ -147,19 +261,30 @@ impl ControlEndpoint {
             .connect_with(config, addr, SERVER_NAME)
             .map_err(|error| Failure::Local(error.to_string()))?;
         let connection = connecting.await.map_err(Failure::Connection)?;
+        let shown = pin
+            .shown()
+            .ok_or_else(|| Failure::Local("the handshake ended without a key".to_owned()))?;
+        Ok((connection, shown))
+    }
+
+    async fn introduce(
+        &self,
+        addr: SocketAddr,
+        pin: &Arc<Pin>,
+    ) -> Result<ControlConnection, Failure> {
+        let (connection, shown) = self.connect(addr, pin).await?;
         let lost = |error: ConnectionError| Failure::Connection(error);
         let (mut send, mut recv) = connection.open_bi().await.map_err(lost)?;
         send.write_chunk(self.hello.encode()).await.map_err(|error| lost(error.into_lost()))?;
         let (theirs, decoder) = read_hello(&mut recv).await?;
-        let shown = pin
-            .shown()
-            .ok_or_else(|| Failure::Local("the handshake ended without a key".to_owned()))?;
         if let Err(mismatch) = theirs.check(&self.hello) {
             close(&connection, CloseReason::ProtocolVersion);
             return Err(Failure::Version(Box::new(mismatch)));
         }
         let peer = NodeId(shown.key);
-        Ok(ControlConnection::new(connection, peer, theirs.build(), send, recv, decoder))
+        let guest = ControlConnection::new(connection, peer, theirs.build(), send, recv, decoder);
+        self.lines.add(guest.line());
+        Ok(guest)
     }
 
     fn explain(&self, addr: SocketAddr, pin: &Pin, failure: Failure) -> DialError {
@@ -208,46 +333,6 @@ impl std::fmt::Debug for ControlEndpoint {
             .field("key", &self.key)
             .finish_non_exhaustive()
     }
-}
-
-/// Why a node could not be reached. Each text names the address, the node where it is known, and what
-/// helps.
-#[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    #[error(
-        "no node answers at {addr} (waited {after_ms} ms{cause}); check that `daisy cluster up` runs there and that UDP port {port} is not blocked",
-        after_ms = .after.as_millis(), port = .addr.port(),
-        cause = .cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default()
-    )]
-    Unreachable { addr: SocketAddr, after: Duration, cause: Option<String> },
-    #[error(
-        "node {peer} answers at {addr} but is not trusted here; run `daisy cluster trust {peer}`"
-    )]
-    Untrusted { addr: SocketAddr, peer: NodeId },
-    #[error("node {peer} at {addr} does not trust this node; run there `daisy cluster trust {us}`")]
-    NotTrustedByPeer { addr: SocketAddr, peer: NodeId, us: NodeId },
-    #[error("node at {addr}: {mismatch}")]
-    Version { addr: SocketAddr, mismatch: Box<VersionMismatch> },
-    #[error(
-        "{addr} is this node itself, or one with the same key; give the address of another node, or delete the copied key there"
-    )]
-    ItIsMe { addr: SocketAddr },
-    #[error("node {peer} at {addr} closed the connection: {reason}")]
-    Closed { addr: SocketAddr, peer: NodeId, reason: CloseReason },
-    #[error("{addr} takes no more connections at the moment; try again")]
-    Busy { addr: SocketAddr },
-    #[error("what answers at {addr} is not a Daisy node ({cause}); check the address and port")]
-    NotANode { addr: SocketAddr, cause: String },
-    #[error("cannot dial {addr}: {cause}")]
-    Local { addr: SocketAddr, cause: String },
-}
-
-/// Why a dial failed, before the pin has been asked.
-enum Failure {
-    Connection(ConnectionError),
-    Hello(HelloError),
-    Version(Box<VersionMismatch>),
-    Local(String),
 }
 
 /// The listener's side of the first round trip. Always answers, so that a dialer of another version
@@ -324,5 +409,7 @@ const CLOSE_WAIT: Duration = Duration::from_millis(500);
 /// For the system's answer, which is local or one round trip away.
 const PROBE_WAIT: Duration = Duration::from_millis(50);
 
+#[cfg(test)]
+mod strangers_tests;
 #[cfg(test)]
 mod tests;

@@ -9,41 +9,45 @@ use quinn::Endpoint;
 
 use super::*;
 
-type TrustNodes = Arc<dyn Fn(&NodeId) -> bool + Send + Sync>;
+pub(super) type TrustNodes = Arc<dyn Fn(&NodeId) -> bool + Send + Sync>;
 
-fn everyone() -> TrustNodes {
+pub(super) fn everyone() -> TrustNodes {
     Arc::new(|_| true)
 }
 
-fn nobody() -> TrustNodes {
+pub(super) fn nobody() -> TrustNodes {
     Arc::new(|_| false)
 }
 
-fn only(key: &KeyPair) -> TrustNodes {
+pub(super) fn only(key: &KeyPair) -> TrustNodes {
     let id = NodeId(key.public());
     Arc::new(move |candidate| *candidate == id)
 }
 
-fn key() -> KeyPair {
+pub(super) fn closed() -> Arc<dyn Fn() -> bool + Send + Sync> {
+    Arc::new(|| false)
+}
+
+pub(super) fn key() -> KeyPair {
     KeyPair::generate().unwrap()
 }
 
-fn loopback() -> SocketAddr {
+pub(super) fn loopback() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
 fn node(key: &KeyPair, trust: TrustNodes) -> ControlEndpoint {
-    ControlEndpoint::bind(loopback(), key, trust, "0.1.0+test").unwrap()
+    ControlEndpoint::bind(loopback(), key, trust, closed(), "0.1.0+test").unwrap()
 }
 
 /// Long enough for a machine that runs many tests at once; nothing waits for it when all is well.
-const PATIENCE: Duration = Duration::from_secs(8);
+pub(super) const PATIENCE: Duration = Duration::from_secs(8);
 
-async fn in_time<F: Future>(future: F) -> F::Output {
+pub(super) async fn in_time<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("must not hang")
 }
 
-fn message(call: u64) -> Message {
+pub(super) fn message(call: u64) -> Message {
     Message::Request { call, request: Request::Stop { pipeline: PipelineId(call) } }
 }
 
@@ -120,7 +124,7 @@ async fn refusals_say_who_does_not_trust_whom() {
         matches!(error, DialError::NotTrustedByPeer { peer, us, .. } if (peer, us) == (b_id, a_id)),
         "{error:?}"
     );
-    let remedy = format!("run there `daisy cluster trust {a_id}`");
+    let remedy = format!("there `daisy cluster trust {a_id}`");
     assert!(text_of(&error).contains(&remedy), "{error}");
     assert_eq!(b.refused(), 1);
 }
@@ -151,7 +155,7 @@ async fn another_version_is_named_on_both_sides() {
         let (ka, kb) = (key(), key());
         let bind = |key, trust, version| {
             let hello = Hello::new(version, format!("build-{version}")).unwrap();
-            ControlEndpoint::bind_as(loopback(), key, trust, hello).unwrap()
+            ControlEndpoint::bind_as(loopback(), key, trust, closed(), hello).unwrap()
         };
         let (a, b) = (bind(&ka, only(&kb), ours), bind(&kb, only(&ka), theirs));
         let error = in_time(a.dial(b.local_addr(), PATIENCE)).await.unwrap_err();
@@ -180,7 +184,8 @@ async fn silence_and_a_closed_port_are_told_apart() {
 #[tokio::test]
 async fn a_rank_is_not_a_node() {
     let (ka, kb) = (key(), key());
-    let door = Door::new(&kb, daisy_proto::ALPN_DATA, Arc::new(|_| true)).unwrap();
+    let door =
+        Door::new(&kb, vec![Gate::always(daisy_proto::ALPN_DATA, Arc::new(|_| true))]).unwrap();
     let socket = transport::bind(loopback(), None).unwrap();
     let addr = socket.local_addr().unwrap();
     let open = transport::open(socket, Use::Edge, Some(door.server_config())).unwrap();
@@ -197,7 +202,7 @@ async fn a_dropped_endpoint_gives_its_port_back() {
     let addr = a.local_addr();
     drop(a);
     in_time(async {
-        while ControlEndpoint::bind(addr, &key, everyone(), "0").is_err() {
+        while ControlEndpoint::bind(addr, &key, everyone(), closed(), "0").is_err() {
             tokio::task::yield_now().await;
         }
     })
@@ -215,29 +220,33 @@ async fn the_other_address_family_is_named() {
 async fn a_taken_port_is_named() {
     let taken = std::net::UdpSocket::bind(loopback()).unwrap();
     let addr = taken.local_addr().unwrap();
-    let error = ControlEndpoint::bind(addr, &key(), everyone(), "0").unwrap_err();
+    let error = ControlEndpoint::bind(addr, &key(), everyone(), closed(), "0").unwrap_err();
     assert!(matches!(error, NetError::PortTaken { addr: named } if named == addr), "{error}");
     assert!(error.to_string().contains("choose another port"), "{error}");
     let foreign = "192.0.2.1:0".parse().unwrap();
-    let error = ControlEndpoint::bind(foreign, &key(), everyone(), "0").unwrap_err();
+    let error = ControlEndpoint::bind(foreign, &key(), everyone(), closed(), "0").unwrap_err();
     assert!(matches!(error, NetError::NotMyAddress { .. }), "{error}");
 }
 
 /// A client below the level of [`ControlEndpoint`], to behave badly with.
-struct Raw {
-    endpoint: Endpoint,
-    key: KeyPair,
+pub(super) struct Raw {
+    pub(super) endpoint: Endpoint,
+    pub(super) key: KeyPair,
 }
 
 impl Raw {
-    fn new(key: &KeyPair) -> Self {
+    pub(super) fn new(key: &KeyPair) -> Self {
         let socket = transport::bind(loopback(), None).unwrap();
         let open = transport::open(socket, Use::Control, None).unwrap();
         Self { endpoint: open.endpoint, key: key.clone() }
     }
 
-    fn start(&self, addr: SocketAddr) -> quinn::Connecting {
-        let crypto = tls::client(&self.key, ALPN_CONTROL, Pin::new(Arc::new(|_| true))).unwrap();
+    pub(super) fn start(&self, addr: SocketAddr) -> quinn::Connecting {
+        self.start_as(addr, ALPN_CONTROL)
+    }
+
+    pub(super) fn start_as(&self, addr: SocketAddr, alpn: &'static [u8]) -> quinn::Connecting {
+        let crypto = tls::client(&self.key, Pin::for_dial(alpn, Arc::new(|_| true))).unwrap();
         self.endpoint.connect_with(quinn::ClientConfig::new(crypto), addr, SERVER_NAME).unwrap()
     }
 }

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::{EdgeConfig, EdgeListener};
 use crate::net::door::Door;
-use crate::net::tls::{self, KeyPair, Pin, Trust};
+use crate::net::tls::{self, Gate, KeyPair, Pin, Trust};
 use crate::net::transport::{self, Open, SERVER_NAME, Use, canonical};
 
 /// Both ends are connected and have proved their keys; nothing has been said yet.
@@ -40,13 +40,14 @@ pub(super) async fn accept(listener: EdgeListener, config: EdgeConfig) -> Result
     let local = listener.local;
     let expected = config.peer_key.0;
     let trust: Trust = Arc::new(move |key| *key == expected);
-    let door = Door::new(&listener.key, ALPN_DATA, trust).map_err(|error| error.to_string())?;
+    let gates = vec![Gate::always(ALPN_DATA, trust)];
+    let door = Door::new(&listener.key, gates).map_err(|error| error.to_string())?;
     let refusals = door.refusals();
     let open = transport::open(listener.socket, Use::Edge, Some(door.server_config()))
         .map_err(|error| format!("cannot listen on UDP {local}: {error}"))?;
     let endpoint = open.endpoint.clone();
     let (sender, mut guests) = mpsc::channel(1);
-    let welcome = |connection: Connection, _key| async {
+    let welcome = |connection: Connection, _shown| async {
         // Only the address that the dialer decided for gets a stream; its other tries end here.
         let (send, recv) = connection.accept_bi().await.ok()?;
         Some((connection, send, recv))
@@ -125,7 +126,7 @@ impl Candidate {
         causes.set(self.addr, "no answer".to_owned());
         loop {
             let expected = self.expected;
-            let pin = Pin::new(Arc::new(move |key| *key == expected));
+            let pin = Pin::for_dial(ALPN_DATA, Arc::new(move |key| *key == expected));
             let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, self.attempt(open, &pin));
             match attempt.await {
                 Ok(Ok(connection)) => return Some(connection),
@@ -142,8 +143,7 @@ impl Candidate {
     }
 
     async fn attempt(&self, open: &Open, pin: &Arc<Pin>) -> Result<Connection, String> {
-        let crypto = tls::client(&self.key, ALPN_DATA, Arc::clone(pin))
-            .map_err(|error| error.to_string())?;
+        let crypto = tls::client(&self.key, Arc::clone(pin)).map_err(|error| error.to_string())?;
         let mut config = quinn::ClientConfig::new(crypto);
         config.transport_config(Arc::clone(&open.transport));
         let connecting = open
