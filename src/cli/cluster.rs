@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::{Failure, home, machine_name};
 use super::{logs, serve::ServeArgs, status, trust, up};
+use crate::engine;
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 
 #[derive(Debug, Subcommand)]
@@ -60,6 +61,8 @@ impl NodeArgs {
     }
 
     pub(crate) fn open(&self, home: PathBuf) -> Result<Opened, Failure> {
+        // Said when the node starts, and not first by a rank in the middle of a load.
+        engine::check_kernels().map_err(anyhow::Error::from)?;
         let config = NodeConfig {
             home,
             name: self.name.clone().unwrap_or_else(machine_name),
