@@ -6,14 +6,14 @@ class Daisy < Formula
   license any_of: ["Apache-2.0", "MIT"]
 
   # MLX's kernels are made for a macOS; those for 26 need 26.2.
-  name, sum = if MacOS.full_version >= "26.2"
+  package, sum = if MacOS.full_version >= "26.2"
     ["macos26", "@SHA256_MACOS26@"]
   elsif MacOS.full_version >= "15"
     ["macos15", "@SHA256_MACOS15@"]
   else
     ["macos14", "@SHA256_MACOS14@"]
   end
-  url "https://github.com/@REPOSITORY@/releases/download/v#{version}/daisy-#{version}-#{name}-arm64.tar.gz"
+  url "https://github.com/@REPOSITORY@/releases/download/v#{version}/daisy-#{version}-#{package}-arm64.tar.gz"
   sha256 sum
 
   depends_on arch: :arm64
