@@ -306,7 +306,7 @@ mod tests {
         let (node, _here) = UnixStream::pair().expect("a pair");
         let mut node = BlockingWriter::new(node);
         let edges = Edges::Loop(std::collections::VecDeque::new());
-        let watchdog = Watchdog::start(Duration::from_secs(600), || {});
+        let watchdog = Watchdog::start(Duration::from_mins(10), || {});
         let mut chain = Chain::new(&start, engine, edges, &mut node, watchdog);
         for reason in CloseReason::ALL {
             chain.cut = false;

@@ -185,7 +185,7 @@ const EXIT_BUG: i32 = 70;
 const EXIT_HUNG: i32 = 75;
 /// The first steps on a GPU compile its kernels, which has taken 79 s; a chunk of a prompt takes a slow
 /// machine half a minute.
-const STEP_MAX: Duration = Duration::from_secs(300);
+const STEP_MAX: Duration = Duration::from_mins(5);
 /// A cancelled prompt is computed to the end of the chunks that are on their way. A CPU takes seconds
 /// for as many tokens as a GPU takes at once, and gains nothing by longer chunks.
 const CPU_CHUNK_TOKENS: u32 = 64;
