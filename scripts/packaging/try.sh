@@ -36,6 +36,7 @@ if [ "$DAISY_OS" = Linux ]; then
   fi
 fi
 
+: >"$work/log" # It is read before the server may have opened it.
 clean "$daisy" cluster serve --model "$DAISY_ROOT/tests/data/tiny/llama-f32" --port 0 --listen 127.0.0.1:0 >"$work/log" 2>&1 &
 pid=$!
 for ((tries = 0; tries < 600; tries++)); do
