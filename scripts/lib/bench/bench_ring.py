@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -69,7 +70,8 @@ def run(options):
             text = f"Part {number}. {TEXT}"
             row = {"round": number, "daisy": stream(daisy.url.port, "default", text)}
             for name, side in sides.items():
-                row[name] = side.ask(text)
+                with side.awake():
+                    row[name] = side.ask(text)
             # Not every server says how many tokens it took; the template and the tokenizer are the same.
             for answer in (row["daisy"], *(row[name] for name in sides)):
                 answer["prefill"] = row["daisy"]["prompt_tokens"] / answer["first_s"]
@@ -149,6 +151,17 @@ class Ring:
             self.processes.append(
                 subprocess.Popen([*core, *command], env=env, stdin=subprocess.PIPE, stdout=out, stderr=log)
             )
+
+    @contextlib.contextmanager
+    def awake(self):
+        """It stands still at all other times: a rank of a ring that waits for the other one spins."""
+        self.signal(signal.SIGCONT)
+        yield
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number):
+        for process in self.processes:
+            process.send_signal(number)
 
     def said(self):
         return "".join(re.sub("\x1b.*?m", "", log.read_text(errors="replace")[-1500:]) for log in self.logs)
