@@ -24,7 +24,7 @@ trap 'unforeseen $? "${BASH_SOURCE[0]##*/}:$LINENO" "$BASH_COMMAND"' ERR
 
 say() { printf '%s\n' "$*" >&2; }
 
-# Pins. scripts/mlx/bindgen/Cargo.toml and the checksums in scripts/mlx/build.sh go with them.
+# Pins. scripts/mlx/bindgen/Cargo.toml and the checksums in scripts/mlx/wheels.sh go with them.
 readonly MLX_VERSION=0.32.2
 readonly MLX_SYS_VERSION=0.7.0
 
@@ -49,15 +49,39 @@ readonly MODEL_VERSION=0.1.2
 MODEL_GGUF=$DAISY_CACHE/smollm2-$MODEL_VERSION/SmolLM2-135M-Instruct.Q4_1.gguf
 REFERENCE_VENV=$DAISY_CACHE/reference-$MLX_VERSION
 
-# Where this machine's MLX is kept (Linux). The name covers all that decides the content, so that a change makes
-# another directory, and older clones go on with theirs.
-mlx_dir() {
-  local key
-  key=$(cd "$DAISY_ROOT/scripts/mlx" &&
-    { echo "$MLX_VERSION $MLX_SYS_VERSION" && cat build.sh compat.cpp format.h bindgen/Cargo.lock bindgen/src/main.rs; } |
-    sha256sum | cut -c 1-10)
-  echo "$DAISY_CACHE/mlx-$MLX_VERSION-$DAISY_ARCH-$key"
+# The MLX that this machine takes, by the names of scripts/mlx/wheels.sh.
+mlx_platform() {
+  case $DAISY_OS in
+    Darwin) mlx_platform_of "$(sw_vers -productVersion)" ;;
+    *) echo linux ;;
+  esac
 }
+
+# mlx_platform_of VERSION : nothing where macOS is too old. (The wheel for 26 has kernels for 26.2.)
+mlx_platform_of() {
+  case $1 in
+    14 | 14.*) echo macos-14 ;;
+    15 | 15.* | 26 | 26.[01] | 26.[01].*) echo macos-15 ;;
+    2[6-9].* | [3-9][0-9].*) echo macos-26 ;;
+  esac
+}
+
+# Where this machine's MLX is kept.
+mlx_dir() { mlx_dir_of "$(mlx_platform)"; }
+
+# mlx_dir_of PLATFORM : the name covers all that decides the content, so that a change makes another directory, and
+# older clones go on with theirs.
+mlx_dir_of() {
+  local platform=$1 key
+  [ "$platform" != linux ] || platform=$DAISY_ARCH
+  key=$(cd "$DAISY_ROOT/scripts/mlx" &&
+    { echo "$MLX_VERSION $MLX_SYS_VERSION" && cat build.sh wheels.sh compat.cpp format.h bindgen/Cargo.lock bindgen/src/main.rs; } |
+    sha256 | cut -c 1-10)
+  echo "$DAISY_CACHE/mlx-$MLX_VERSION-$platform-$key"
+}
+
+# Macs have the second of the two.
+sha256() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi; }
 
 # Debian's OpenBLAS with threads, to preload (LD_PRELOAD) where speed counts more than bit equality: models
 # of plain float weights prefill several times faster than with the reference BLAS that MLX's wheel brings. Nothing where

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes a Rust toolchain that checks and lints code for macOS on Debian bookworm (x86-64), where rustup would bring
+# Makes a Rust toolchain that lints, builds and links for macOS on Debian bookworm (x86-64), where rustup would bring
 # the target's standard library but perhaps cannot be reached: Debian's own Rust for web browsers, kept fresh as a
-# security update, knows the target, and its standard library is checked here from Debian's sources.
+# security update, knows the target, and its standard library is built here from Debian's sources. PyPI's zig is the
+# C compiler and the linker.
 #
 # Usage: toolchain.sh DIR (appears only when complete)
 #   DIR/usr                   Debian's packages, unpacked; nothing is installed, and rustup's toolchains are left alone
-#   DIR/usr/lib/rustlib/$MACOS_TARGET/lib   metadata of the standard library: enough to check against, not to link
-#   DIR/bin/{cc,ar}           stand-ins, see the file cc
+#   DIR/usr/lib/rustlib/$MACOS_TARGET/lib   the standard library
+#   DIR/zig, DIR/bin/{cc,c++,ar}   zig, and what calls it, see the file cc
 #   DIR/sdk                   empty: what is named as Apple's SDK is then not searched for
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,6 +16,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=../lib/macos.sh
 . "$here/../lib/macos.sh"
 
+# PyPI's checksum of ziglang 0.17.1 for x86-64.
+readonly ZIG_SHA256=ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54
 readonly PACKAGES=(rustc-web cargo-web rust-web-clippy rust-web-src)
 
 main() {
@@ -26,9 +29,10 @@ main() {
   made=$tmp/made
   fetch_packages
   unpack_packages
-  add_stand_ins
+  add_zig
+  mkdir "$made/sdk"
   try_tools
-  check_std
+  build_std
   rm -rf "$made/usr/src" "$made/usr/lib/rustlib/src"
   mv -T "$made" "$dir"
 }
@@ -80,10 +84,19 @@ unpack_packages() {
   rm -r "$tmp/debs" "${made:?}/usr/share"
 }
 
-add_stand_ins() {
-  mkdir "$made/bin" "$made/sdk"
+# Of its 400 MB, most are the headers of other systems.
+add_zig() {
+  mkdir "$made/bin"
+  download_wheel "$tmp/wheel" manylinux_2_12_x86_64 ziglang==0.17.1 "$ZIG_SHA256" ||
+    fail "could not fetch zig from PyPI" "is the network there? what is above is pip's reason; run it again"
+  mv "$tmp/wheel/ziglang" "$made/zig"
+  chmod +x "$made/zig/zig"
+  find "$made/zig/lib/libc" -mindepth 1 -maxdepth 1 ! -name include ! -name darwin -exec rm -r {} +
+  find "$made/zig/lib/libc/include" -mindepth 1 -maxdepth 1 ! -name any-darwin-any -exec rm -r {} +
+  rm -rf "$made/zig/lib/docs" "$made/zig/lib/libtsan"
   cp "$here/cc" "$made/bin/cc"
-  cp "$here/cc" "$made/bin/ar"
+  ln -s cc "$made/bin/c++"
+  ln -s cc "$made/bin/ar"
 }
 
 try_tools() {
@@ -94,17 +107,18 @@ try_tools() {
   done
 }
 
-# Outside the clone, whose configuration is not for this; only metadata, which takes a third of the time. RUSTC_BOOTSTRAP
-# lets a stable compiler take the -Z option, here alone.
-check_std() {
+# Outside the clone, whose configuration is not for this. RUSTC_BOOTSTRAP lets a stable compiler take the -Z option,
+# here alone. Panics name their place in the sources, which must not be that of this run.
+build_std() {
   local std=$tmp/std lib=$made/usr/lib/rustlib/$MACOS_TARGET/lib
   mkdir -p "$std/src" "$lib"
   : >"$std/src/lib.rs"
-  printf '[package]\nname = "empty"\nedition = "2024"\n[profile.dev]\ndebug = false\n' >"$std/Cargo.toml"
-  (cd "$std" && RUSTC_BOOTSTRAP=1 "$CARGO" check --quiet --target "$MACOS_TARGET" --target-dir "$std/target" \
+  printf '[package]\nname = "empty"\nedition = "2024"\n' >"$std/Cargo.toml"
+  (cd "$std" && RUSTC_BOOTSTRAP=1 "$CARGO" build --quiet --release --target "$MACOS_TARGET" --target-dir "$std/target" \
+    --config "target.$MACOS_TARGET.rustflags = ['--remap-path-prefix=$made/usr/lib/rustlib/src/rust=rust']" \
     -Z build-std=std,panic_unwind,proc_macro,test) ||
-    fail "could not check Rust's standard library for $MACOS_TARGET" "cargo's reason stands above; run it again"
-  cp "$std/target/$MACOS_TARGET"/debug/deps/lib*.rmeta "$lib"
+    fail "could not build Rust's standard library for $MACOS_TARGET" "cargo's reason stands above; run it again"
+  cp "$std/target/$MACOS_TARGET"/release/deps/lib*.rlib "$lib"
   rm "$lib"/libempty-*
 }
 

@@ -1,4 +1,4 @@
-// The functions that mlx-rs calls and that a Linux build of mlx-c or the system lacks.
+// The functions that mlx-rs calls and that this build of mlx-c or the system lacks.
 //
 // mlx-c has its float16 and bfloat16 accessors only where the C compiler has such types. Here they exist on every
 // architecture, with 16 plain bits in the place of the number: callers pass and get pointers only, so the ABI is
@@ -57,11 +57,13 @@ const uint16_t* mlx_array_data_bfloat16(const mlx_array arr) {
   return data<mlx::core::bfloat16_t>(arr);
 }
 
+#ifndef __APPLE__
 // A clock of macOS, from which mlx-rs seeds its random numbers where it is given no seed.
 uint64_t mach_approximate_time(void) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
 }
+#endif
 
 } // extern "C"

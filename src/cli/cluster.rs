@@ -10,6 +10,7 @@ use daisy_proto::NodeName;
 use super::config::Config;
 use super::{Failure, home, machine_name};
 use super::{down, logs, pair, peers, serve::ServeArgs, status, trust, up};
+use crate::engine;
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 use crate::units::Bytes;
 
@@ -90,6 +91,8 @@ impl NodeArgs {
     }
 
     pub(crate) fn open(&self, home: PathBuf) -> Result<Opened, Failure> {
+        // Said when the node starts, and not first by a rank in the middle of a load.
+        engine::check_kernels().map_err(anyhow::Error::from)?;
         Ok(Node::open(self.config(home)?).map_err(anyhow::Error::from)?)
     }
 

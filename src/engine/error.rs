@@ -39,6 +39,8 @@ pub enum EngineError {
     Twice { seq: SeqId },
     #[error("sequence {seq}: sampling {field} must be {expected}, got {got}")]
     Sampling { seq: SeqId, field: &'static str, expected: &'static str, got: f32 },
+    #[error(transparent)]
+    Kernels(#[from] super::KernelsError),
     #[error("MLX: {0}")]
     Mlx(String),
     /// A bug.

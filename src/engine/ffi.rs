@@ -7,7 +7,9 @@
 //! call, since mlx-c's own handler ends the process.
 #![allow(unsafe_code, reason = "the one file for calls that the compiler cannot check")]
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use mlx_rs::{Array, Dtype, Stream};
 
@@ -285,6 +287,50 @@ pub fn blas_name() -> String {
         let text = CStr::from_ptr(text).to_string_lossy();
         text.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The file that MLX was loaded from.
+pub(super) fn mlx_library() -> Option<PathBuf> {
+    unsafe extern "C" {
+        // `mlx::core::version()`: any function of the library serves, and this one stays. Never called.
+        #[link_name = "_ZN3mlx4core7versionEv"]
+        safe static MLX_VERSION_FUNCTION: c_char;
+    }
+    // SAFETY: the lookup takes any address and writes all of `info`; zeros are valid in it. The name lives as long as
+    // the library, and is copied.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        let address = (&raw const MLX_VERSION_FUNCTION).cast::<c_void>();
+        if libc::dladdr(address, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        let name = CStr::from_ptr(info.dli_fname);
+        Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+    }
+}
+
+/// What macOS says is its version; none elsewhere.
+#[cfg(target_os = "macos")]
+pub(super) fn os_version() -> Option<String> {
+    let mut text = [0_u8; 64];
+    let mut length = text.len();
+    // SAFETY: the name is a C string, and the system writes at most `length` bytes, and into `length` how many.
+    let status = unsafe {
+        libc::sysctlbyname(
+            c"kern.osproductversion".as_ptr(),
+            text.as_mut_ptr().cast(),
+            &raw mut length,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    let text = CStr::from_bytes_until_nul(&text).ok()?;
+    (status == SUCCESS).then(|| text.to_string_lossy().into_owned())
+}
+
+#[cfg(not(target_os = "macos"))]
+pub(super) fn os_version() -> Option<String> {
+    None
 }
 
 /// Ends the process at once: no destructors and no `atexit`, where MLX could wait for a device.

@@ -16,6 +16,7 @@ mod error;
 mod families;
 mod ffi;
 mod host;
+mod kernels;
 mod layers;
 mod logprobs;
 mod sample;
@@ -47,6 +48,7 @@ pub use draw::Draw;
 pub use error::EngineError;
 pub use ffi::{blas_name, exit_now};
 pub use host::Sampled;
+pub use kernels::{KernelsError, MacOs, check_kernels};
 
 /// What a process that computes must have in its environment before MLX starts in it; what the user
 /// set goes before.
@@ -100,6 +102,7 @@ impl Engine {
         request: &LoadRequest,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
+        check_kernels()?;
         ffi::install_error_handler()?;
         memory::set_cache_limit(CACHE_BYTES_MAX)?;
         let LoadRequest { files, config, shard, is_last, dtype } = request;

@@ -162,15 +162,15 @@ const KEY_BYTES_MAX: u64 = 1024;
 mod tests {
     use super::*;
 
-    fn home() -> tempfile::TempDir {
+    pub(super) fn home() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
     }
 
-    fn mode(path: &Path) -> u32 {
+    pub(super) fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o7777
     }
 
-    fn write_private(path: &Path, bytes: &[u8]) {
+    pub(super) fn write_private(path: &Path, bytes: &[u8]) {
         fs::write(path, bytes).unwrap();
         fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
     }

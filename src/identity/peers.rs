@@ -241,23 +241,11 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
+    use super::super::tests::{home, mode, write_private};
     use super::*;
-
-    fn home() -> tempfile::TempDir {
-        tempfile::tempdir().unwrap()
-    }
 
     fn name(text: &str) -> NodeName {
         NodeName::new(text).unwrap()
-    }
-
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().mode() & 0o7777
-    }
-
-    fn write_private(path: &Path, bytes: &[u8]) {
-        fs::write(path, bytes).unwrap();
-        fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn every_cut(tiny: &Tiny) {
     // Every cut into two; of more ranks some, where there are many.
     let some = |ranks| {
         let cuts = cuts(tiny.config.layers, ranks);
-        let every = if ranks > 2 { cuts.len().div_ceil(CUTS_MAX) } else { 1 };
+        let every = if ranks > 2 { cuts.len().div_ceil(CUTS_MAX).max(1) } else { 1 };
         cuts.into_iter().step_by(every)
     };
     for cut in (2..=RANKS_MAX).flat_map(some) {

@@ -28,6 +28,7 @@ for line in sys.stdin:
         text += piece.text
     row = {
         "prompt_tokens": len(prompt),
+        "first_s": stamps[0] - began,
         "prefill": len(prompt) / (stamps[0] - began),
         "decode": (len(stamps) - 1) / (stamps[-1] - stamps[0]),
         "tokens": len(stamps),

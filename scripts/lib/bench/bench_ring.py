@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -39,7 +40,11 @@ for layer in range(config["num_hidden_layers"]):
     for name, heads in ("q", "num_attention_heads"), ("k", "num_key_value_heads"), ("v", "num_key_value_heads"):
         tensors[f"model.layers.{layer}.self_attn.{name}_proj.bias"] = mx.zeros(config[heads] * head, dtype=mx.float32)
 mx.save_safetensors(str(out / "model.safetensors"), tensors, metadata={"format": "mlx"})
+index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "model.safetensors")}
+(out / "model.safetensors.index.json").write_text(json.dumps(index))
 config |= {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+for name in "attention_bias", "mlp_bias":
+    config.pop(name, None)
 (out / "config.json").write_text(json.dumps(config))
 for name in "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json":
     if (source / name).exists():
@@ -65,7 +70,11 @@ def run(options):
             text = f"Part {number}. {TEXT}"
             row = {"round": number, "daisy": stream(daisy.url.port, "default", text)}
             for name, side in sides.items():
-                row[name] = side.ask(text)
+                with side.awake():
+                    row[name] = side.ask(text)
+            # Not every server says how many tokens it took; the template and the tokenizer are the same.
+            for answer in (row["daisy"], *(row[name] for name in sides)):
+                answer["prefill"] = row["daisy"]["prompt_tokens"] / answer["first_s"]
             if number:
                 rounds.append(row)
                 options.raw.add(row)
@@ -113,7 +122,7 @@ def stream(port, model, text):
     tokens = usage.get("completion_tokens", len(stamps))
     return {
         "prompt_tokens": usage.get("prompt_tokens", 0),
-        "prefill": usage.get("prompt_tokens", 0) / (stamps[0] - began),
+        "first_s": stamps[0] - began,
         "decode": (tokens - 1) / (stamps[-1] - stamps[0]),
         "tokens": tokens,
         "text": answer,
@@ -132,16 +141,30 @@ class Ring:
     def __init__(self, commands, cores, preload, work, name):
         hosts = work / f"{name}.json"
         hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(len(commands))]))
-        self.processes = []
+        self.processes, self.logs = [], [work / f"{name}.{rank}.log" for rank in range(len(commands))]
         for rank, (command, core) in enumerate(zip(commands, cores)):
             env = {**os.environ, "MLX_HOSTFILE": str(hosts), "MLX_RANK": str(rank), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
             if preload:
                 env["LD_PRELOAD"] = preload
-            log = (work / f"{name}.{rank}.log").open("wb")
+            log = self.logs[rank].open("wb")
             out = subprocess.PIPE if rank == 0 and name == "mlx_lm" else log
             self.processes.append(
                 subprocess.Popen([*core, *command], env=env, stdin=subprocess.PIPE, stdout=out, stderr=log)
             )
+
+    @contextlib.contextmanager
+    def awake(self):
+        """It stands still at all other times: a rank of a ring that waits for the other one spins."""
+        self.signal(signal.SIGCONT)
+        yield
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number):
+        for process in self.processes:
+            process.send_signal(number)
+
+    def said(self):
+        return "".join(re.sub("\x1b.*?m", "", log.read_text(errors="replace")[-1500:]) for log in self.logs)
 
     def __enter__(self):
         return self
@@ -159,12 +182,14 @@ class MlxRing(Ring):
         super().__init__([command, command], cores, preload, work, "mlx_lm")
 
     def ask(self, text):
-        for process in self.processes:
-            process.stdin.write(json.dumps(text).encode() + b"\n")
-            process.stdin.flush()
-        line = self.processes[0].stdout.readline()
+        line = b""
+        with contextlib.suppress(BrokenPipeError):
+            for process in self.processes:
+                process.stdin.write(json.dumps(text).encode() + b"\n")
+                process.stdin.flush()
+            line = self.processes[0].stdout.readline()
         if not line:
-            raise SystemExit("error: mlx_lm ended")
+            raise SystemExit(f"error: mlx_lm ended:\n{self.said()}")
         return json.loads(line)
 
 
@@ -190,8 +215,7 @@ class OptiQ(Ring):
                     self.model = json.loads(response.read())["data"][0]["id"]
                     return
             if time.monotonic() > until or any(process.poll() is not None for process in self.processes):
-                logs = "".join((work / f"optiq.{rank}.log").read_text(errors="replace")[-2000:] for rank in (0, 1))
-                raise SystemExit(f"error: OptiQ did not come up:\n{re.sub(chr(27) + '.*?m', '', logs)}")
+                raise SystemExit(f"error: OptiQ did not come up:\n{self.said()}")
             time.sleep(0.2)
 
     def ask(self, text):

@@ -1,4 +1,5 @@
-//! One file per architecture: each reads like the figure of its paper and holds what differs.
+//! One file per architecture: each shows the figure of its paper and holds what differs. What all have
+//! in common is [`PreNorm`].
 
 mod llama;
 mod qwen2;
@@ -12,9 +13,10 @@ use mlx_rs::Array;
 
 use super::cache::Caches;
 use super::error::EngineError;
-use super::layers::Span;
+use super::layers::{FeedForward, RmsNorm, Span};
 use super::weights::Weights;
 use crate::model::Family;
+use crate::model::spec::layer_prefix;
 
 /// A transformer layer of any family.
 pub(super) enum Block {
@@ -25,6 +27,49 @@ pub(super) enum Block {
     Qwen3Next(qwen3_next::Block),
     Qwen35(qwen3_5::Block),
     Qwen35Moe(qwen3_5_moe::Block),
+}
+
+/// A layer that normalises before each of its two parts:
+///
+/// ```text
+/// h   = x + mixer(norm(x))
+/// out = h + mlp(norm(h))
+/// ```
+pub(super) struct PreNorm<M> {
+    input_layernorm: RmsNorm,
+    mixer: M,
+    post_attention_layernorm: RmsNorm,
+    /// With experts in the layers that the config names.
+    mlp: FeedForward,
+}
+
+/// What lets a position see those before it.
+pub(super) trait Mixer: Sized {
+    /// `path` is where the tensors of the model's layer `layer` begin.
+    fn load(weights: &mut Weights<'_>, path: &str, layer: u32) -> Result<Self, EngineError>;
+
+    /// `[tokens, hidden]` to the same.
+    fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError>;
+}
+
+impl<M: Mixer> PreNorm<M> {
+    fn load(weights: &mut Weights<'_>, layer: u32) -> Result<Self, EngineError> {
+        let path = layer_prefix(layer);
+        Ok(Self {
+            input_layernorm: weights.rms_norm(&format!("{path}input_layernorm"))?,
+            mixer: M::load(weights, &path, layer)?,
+            post_attention_layernorm: weights
+                .rms_norm(&format!("{path}post_attention_layernorm"))?,
+            mlp: FeedForward::load(weights, &format!("{path}mlp"), layer)?,
+        })
+    }
+
+    fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError> {
+        let mixed = self.mixer.forward(&self.input_layernorm.forward(x)?, step)?;
+        let h = x.add(mixed)?;
+        let out = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
+        Ok(h.add(out)?)
+    }
 }
 
 /// What a layer needs to know of the step.
@@ -56,8 +101,7 @@ impl Block {
     ) -> Result<Array, EngineError> {
         match self {
             Self::Llama(block) | Self::Qwen2(block) => block.forward(x, step),
-            Self::Qwen3(block) => block.forward(x, step),
-            Self::Qwen3Moe(block) => block.forward(x, step),
+            Self::Qwen3(block) | Self::Qwen3Moe(block) => block.forward(x, step),
             Self::Qwen3Next(block) | Self::Qwen35(block) | Self::Qwen35Moe(block) => {
                 block.forward(x, step)
             }

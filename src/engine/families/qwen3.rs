@@ -8,20 +8,14 @@
 
 use mlx_rs::Array;
 
-use super::{StepContext, split_heads};
+use super::{Mixer, PreNorm, StepContext, split_heads};
 use crate::engine::error::EngineError;
-use crate::engine::layers::{Heads, Joined, Linear, Mlp, RmsNorm, attend};
+use crate::engine::layers::{Heads, Joined, Linear, RmsNorm, attend};
 use crate::engine::weights::Weights;
-use crate::model::spec::layer_prefix;
 
-pub(in crate::engine) struct Block {
-    input_layernorm: RmsNorm,
-    self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
-    mlp: Mlp,
-}
+pub(in crate::engine) type Block = PreNorm<Attention>;
 
-pub(super) struct Attention {
+pub(in crate::engine) struct Attention {
     /// `q_proj`, `k_proj` and `v_proj`.
     qkv: Joined<3>,
     o_proj: Linear,
@@ -30,32 +24,9 @@ pub(super) struct Attention {
     heads: Heads,
 }
 
-impl Block {
-    pub(super) fn load(weights: &mut Weights<'_>, layer: u32) -> Result<Self, EngineError> {
-        let path = layer_prefix(layer);
-        Ok(Self {
-            input_layernorm: weights.rms_norm(&format!("{path}input_layernorm"))?,
-            self_attn: Attention::load(weights, &format!("{path}self_attn"))?,
-            post_attention_layernorm: weights
-                .rms_norm(&format!("{path}post_attention_layernorm"))?,
-            mlp: Mlp::load(weights, &format!("{path}mlp"))?,
-        })
-    }
-
-    pub(super) fn forward(
-        &self,
-        x: &Array,
-        step: &mut StepContext<'_>,
-    ) -> Result<Array, EngineError> {
-        let attended = self.self_attn.forward(&self.input_layernorm.forward(x)?, step)?;
-        let h = x.add(attended)?;
-        let out = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
-        Ok(h.add(out)?)
-    }
-}
-
-impl Attention {
-    pub(super) fn load(weights: &mut Weights<'_>, path: &str) -> Result<Self, EngineError> {
+impl Mixer for Attention {
+    fn load(weights: &mut Weights<'_>, path: &str, _layer: u32) -> Result<Self, EngineError> {
+        let path = &format!("{path}self_attn");
         let config = weights.config();
         let bias = config.attention_bias;
         Ok(Self {
@@ -67,11 +38,7 @@ impl Attention {
         })
     }
 
-    pub(super) fn forward(
-        &self,
-        x: &Array,
-        step: &mut StepContext<'_>,
-    ) -> Result<Array, EngineError> {
+    fn forward(&self, x: &Array, step: &mut StepContext<'_>) -> Result<Array, EngineError> {
         let Heads { query, kv, dim, .. } = &self.heads;
         let [queries, keys, values] = self.qkv.forward(x)?;
         let queries = split_heads(&queries, *query, *dim)?;

@@ -8,50 +8,20 @@
 
 use mlx_rs::Array;
 
-use super::StepContext;
+use super::{Mixer, PreNorm, StepContext};
 use crate::engine::error::EngineError;
-use crate::engine::layers::{FeedForward, GatedAttention, GatedDeltaNet, RmsNorm};
+use crate::engine::layers::{GatedAttention, GatedDeltaNet};
 use crate::engine::weights::Weights;
-use crate::model::spec::layer_prefix;
 
-pub(in crate::engine) struct Block {
-    input_layernorm: RmsNorm,
-    mixer: Mixer,
-    post_attention_layernorm: RmsNorm,
-    mlp: FeedForward,
-}
+pub(in crate::engine) type Block = PreNorm<Hybrid>;
 
 /// What lets a position see those before it.
-enum Mixer {
+pub(in crate::engine) enum Hybrid {
     LinearAttn(GatedDeltaNet),
     SelfAttn(GatedAttention),
 }
 
-impl Block {
-    pub(super) fn load(weights: &mut Weights<'_>, layer: u32) -> Result<Self, EngineError> {
-        let path = layer_prefix(layer);
-        Ok(Self {
-            input_layernorm: weights.rms_norm(&format!("{path}input_layernorm"))?,
-            mixer: Mixer::load(weights, &path, layer)?,
-            post_attention_layernorm: weights
-                .rms_norm(&format!("{path}post_attention_layernorm"))?,
-            mlp: FeedForward::load(weights, &format!("{path}mlp"), layer)?,
-        })
-    }
-
-    pub(super) fn forward(
-        &self,
-        x: &Array,
-        step: &mut StepContext<'_>,
-    ) -> Result<Array, EngineError> {
-        let mixed = self.mixer.forward(&self.input_layernorm.forward(x)?, step)?;
-        let h = x.add(mixed)?;
-        let out = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
-        Ok(h.add(out)?)
-    }
-}
-
-impl Mixer {
+impl Mixer for Hybrid {
     fn load(weights: &mut Weights<'_>, path: &str, layer: u32) -> Result<Self, EngineError> {
         let config = weights.config();
         match config.delta_of(layer) {

@@ -24,7 +24,6 @@ pub(super) use experts::FeedForward;
 pub(super) use gated_attention::GatedAttention;
 pub(super) use joined::Joined;
 pub(super) use linear::Linear;
-pub(super) use mlp::Mlp;
 pub(super) use norm::RmsNorm;
 pub(super) use quantised::Quantised;
 pub(super) use rope::Rope;

@@ -1,4 +1,4 @@
-//! Writes `bindings.rs` for mlx-sys: what its own build script does on macOS, for a Linux build of mlx-c.
+//! Writes `bindings.rs` for mlx-sys: what its own build script does, for our build of mlx-c.
 //!
 //! Usage: `daisy-mlx-bindgen MLX_C_ROOT OUTPUT`. The options are mlx-sys's own: its `bindgen_config.rs` is compiled
 //! in from its package, whose directory `MLX_SYS_DIR` names at build time.
