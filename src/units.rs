@@ -19,6 +19,31 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A round trip or what a token waits, in microseconds; shown in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(pub u32);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = f64::from(self.0) / 1000.0;
+        if ms < 10.0 { write!(f, "{ms:.2} ms") } else { write!(f, "{ms:.0} ms") }
+    }
+}
+
+/// Bits per second of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BitRate(pub u64);
+
+impl fmt::Display for BitRate {
+    #[expect(clippy::cast_precision_loss, reason = "a display of one decimal")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0..1_000_000_000 => write!(f, "{:.0} Mbit/s", self.0 as f64 / 1e6),
+            _ => write!(f, "{:.1} Gbit/s", self.0 as f64 / 1e9),
+        }
+    }
+}
+
 /// `12GiB`, `12G`, `1.5GiB`, `800MiB`: what a person would write.
 impl std::str::FromStr for Bytes {
     type Err = BytesError;
@@ -88,6 +113,19 @@ mod tests {
             (45_956_000_000, "42.8 GiB"),
         ] {
             assert_eq!(Bytes(bytes).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn links_are_shown_as_users_read_them() {
+        for (us, shown) in [(0, "0.00 ms"), (634, "0.63 ms"), (9999, "10.00 ms"), (18_000, "18 ms")]
+        {
+            assert_eq!(Micros(us).to_string(), shown);
+        }
+        for (rate, shown) in
+            [(93_400_000, "93 Mbit/s"), (999_000_000, "999 Mbit/s"), (9_410_000_000, "9.4 Gbit/s")]
+        {
+            assert_eq!(BitRate(rate).to_string(), shown);
         }
     }
 }

@@ -31,11 +31,11 @@ pub enum Request {
     Facts,
     /// Can you read this checkpoint?
     Checkpoint { path: PathBuf },
-    /// Measure every pair of addresses that may lead to the one who asks.
+    /// Measure every pair of addresses that may lead to the one who asks and leads.
     Probe { interfaces: Vec<Interface>, probe_port: u16 },
     /// Both ends of the link keep this record of it.
     Agree(NodeLink),
-    /// The link between you and this node; measured if it is not known.
+    /// The link between you and this node, which may be the one who asks; measured if it is not known.
     LinkTo { node: NodeId, about: Box<NodeFacts> },
     /// Start a rank; it listens before it loads.
     Stage(RankStart),

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{LoadProgress, NodeFacts, RankKey, Way};
 use crate::{
-    Dtype, Logprobs, NodeId, NodeLink, NodeName, PipelineId, Rank, Sampling, SeqId, Shard,
+    Dtype, Facts, LinkKind, Logprobs, NodeId, NodeLink, NodeName, PipelineId, Rank, Sample,
+    Sampling, SeqId, Shard,
 };
 
 /// What a rank is told by its node.
@@ -307,6 +308,17 @@ pub struct PeersView {
     pub faults: Vec<Refusal>,
 }
 
+/// The best path to a node, from this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// Names of the interfaces at both ends, this machine's first.
+    pub devices: [String; 2],
+    /// What it leads over.
+    pub kind: LinkKind,
+    /// Of both directions the slower one.
+    pub sample: Sample,
+}
+
 /// Another node, as this one sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
@@ -326,6 +338,10 @@ pub struct PeerStatus {
     /// Why the state is not good.
     pub reason: Option<String>,
     pub remedy: Option<String>,
+    /// As the node last told them; none: it never did.
+    pub facts: Option<Facts>,
+    /// None: nothing was measured yet, nothing comes through, or the node does not answer.
+    pub link: Option<LinkStatus>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

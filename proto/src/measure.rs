@@ -13,9 +13,9 @@ use crate::{Device, LinkKind, NodeId};
 /// What both ends of a link agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLink {
-    /// The smaller id first.
+    /// The smaller id first: that node leads the measurements.
     pub nodes: [NodeId; 2],
-    /// Counts the measurements of this link: the higher one holds, at both ends.
+    /// Counts what the leading node has made of this link since it started.
     pub round: u64,
     /// Those that work, best first; then the others.
     pub paths: Vec<Path>,

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use daisy_proto::local::{FromNode, PeerState, PeerStatus, PeersView, ToNode};
+use daisy_proto::local::{FromNode, LinkStatus, PeerState, PeerStatus, PeersView, ToNode};
+use daisy_proto::{Facts, Pressure};
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
@@ -16,6 +17,7 @@ use super::{Failure, render, status};
 use crate::discovery::{Discovery, Seen, Sighting, Wish, interface_towards, interfaces};
 use crate::identity::Peers as PeersFile;
 use crate::ipc::{Reader, Writer};
+use crate::links;
 
 #[derive(Debug, Args)]
 pub(crate) struct Peers {
@@ -109,6 +111,8 @@ fn view_of(seen: &Seen, known: &[crate::identity::Peer], interfaces: Vec<String>
         age_ms: None,
         reason: Some("not seen".to_owned()),
         remedy: Some("check that `daisy cluster up` runs there, and the cable".to_owned()),
+        facts: None,
+        link: None,
     }));
     peers.sort_by_key(|row| (!row.paired, row.name.clone(), row.id));
     PeersView { peers, interfaces, hidden: seen.hidden, faults: Vec::new() }
@@ -133,6 +137,8 @@ fn seen_row(sighting: &Sighting, paired: bool) -> PeerStatus {
         age_ms: None,
         reason: paired.then(|| "seen, not asked: no node runs on this machine".to_owned()),
         remedy: Some(remedy.to_owned()),
+        facts: None,
+        link: None,
     }
 }
 
@@ -152,6 +158,8 @@ fn document(view: &PeersView, from: From) -> Value {
                 "age_ms": peer.age_ms,
                 "reason": peer.reason,
                 "remedy": peer.remedy,
+                "facts": peer.facts.as_ref().map(facts),
+                "link": peer.link.as_ref().map(link),
             })
         })
         .collect();
@@ -166,6 +174,44 @@ fn document(view: &PeersView, from: From) -> Value {
         "peers": peers,
         "hidden": view.hidden,
         "faults": faults,
+    })
+}
+
+fn facts(facts: &Facts) -> Value {
+    let pressure = facts.pressure.map(|pressure| match pressure {
+        Pressure::Normal => "normal",
+        Pressure::Warning => "warning",
+        Pressure::Critical => "critical",
+    });
+    let power = facts.power.map(|power| {
+        json!({
+            "on_battery": power.on_battery,
+            "charge_percent": power.charge_percent,
+            "low_power": power.low_power,
+        })
+    });
+    json!({
+        "chip": facts.chip,
+        "os": facts.os,
+        "memory_bytes": facts.memory_bytes,
+        "available_bytes": facts.available_bytes,
+        "memory_limit_bytes": facts.memory_limit_bytes,
+        "gpu_limit_bytes": facts.gpu_limit_bytes,
+        "swap_used_bytes": facts.swap_used_bytes,
+        "pressure": pressure,
+        "power": power,
+    })
+}
+
+fn link(link: &LinkStatus) -> Value {
+    let LinkStatus { devices: [own, other], kind, sample } = link;
+    json!({
+        "interface": own,
+        "peer_interface": other,
+        "kind": links::kind_name(*kind),
+        "rtt_median_us": sample.rtt_median_us,
+        "rtt_worst_us": sample.rtt_worst_us,
+        "bit_per_s": sample.bit_per_s,
     })
 }
 

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use daisy_proto::control::{LoadProgress, NodeFacts};
 use daisy_proto::local::{
-    Finding, FromNode, NodeStatus, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard,
-    RankStatus, Refusal, Survey,
+    Finding, FromNode, LinkStatus, NodeStatus, PeerState, PeerStatus, PeerSurvey, PeersView,
+    PlannedShard, RankStatus, Refusal, Survey,
 };
 use daisy_proto::{NodeId, NodeName};
 
@@ -20,7 +20,7 @@ use crate::identity::Peer;
 use crate::links;
 use crate::node::CONTROL_PORT;
 use crate::store::{Imported, Progress};
-use crate::units::Bytes;
+use crate::units::{BitRate, Bytes, Micros};
 
 pub(crate) fn failure(failure: &Failure) {
     match failure {
@@ -108,11 +108,32 @@ const COLUMNS: &[Column] = &[
     ("NODE", |peer| peer.id.short()),
     ("PAIRED", |peer| if peer.paired { "yes" } else { "no" }.to_owned()),
     ("STATE", |peer| state_word(peer.state).to_owned()),
-    ("ADDRESS", |peer| peer.addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string())),
-    ("INTERFACE", |peer| peer.interface.clone().unwrap_or_else(|| "-".to_owned())),
-    ("VERSION", |peer| peer.build.clone().unwrap_or_else(|| "-".to_owned())),
+    ("CHIP", |peer| or_dash(peer.facts.as_ref().and_then(|facts| facts.chip.clone()))),
+    ("RAM", |peer| or_dash(peer.facts.as_ref().map(|facts| Bytes(facts.memory_bytes)))),
+    ("AVAILABLE", |peer| or_dash(peer.facts.as_ref().map(|facts| Bytes(facts.spare_bytes())))),
+    ("SWAP", |peer| {
+        or_dash(peer.facts.as_ref().and_then(|facts| facts.swap_used_bytes.map(Bytes)))
+    }),
+    ("LINK", |peer| link(peer)),
+    ("RTT", |peer| or_dash(peer.link.as_ref().map(|link| Micros(link.sample.rtt_median_us)))),
+    ("BANDWIDTH", |peer| or_dash(peer.link.as_ref().map(|link| BitRate(link.sample.bit_per_s)))),
+    ("ADDRESS", |peer| or_dash(peer.addr)),
+    ("VERSION", |peer| or_dash(peer.build.as_ref())),
     ("SEEN", |peer| seen(peer)),
 ];
+
+/// What is not known has a mark, so that columns stay columns.
+fn or_dash(value: Option<impl std::fmt::Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// This machine's interface and what it leads over; before a measurement the one towards the address.
+fn link(peer: &PeerStatus) -> String {
+    match &peer.link {
+        Some(link) => format!("{} ({})", link.devices[0], links::kind_name(link.kind)),
+        None => or_dash(peer.interface.as_ref()),
+    }
+}
 
 /// How long ago; an unpaired node is there for as long as it is shown.
 fn seen(peer: &PeerStatus) -> String {
@@ -356,20 +377,14 @@ fn peer_machine(survey: &Survey, peer: &PeerSurvey) {
     if let Some(lost) = &peer.lost {
         println!("  not connected: {lost}");
     }
-    let best = peer.link.as_ref().and_then(|link| {
-        let path = link.paths.first()?;
-        Some((link, path, links::figures(path)?))
-    });
-    if let Some((link, path, sample)) = best {
-        let (own, other) = links::ends(link, path, survey.id);
+    if let Some(link) = peer.link.as_ref().and_then(|link| links::status(link, survey.id)) {
+        let LinkStatus { devices: [own, other], kind, sample } = link;
         println!(
-            "  link {} - {} ({}), RTT {} us, worst {} us, {} Mbit/s",
-            own.device.name,
-            other.device.name,
-            links::kind_name(links::carrier(path)),
-            sample.rtt_median_us,
-            sample.rtt_worst_us,
-            sample.bit_per_s / 1_000_000
+            "  link {own} - {other} ({}), RTT {}, worst {}, {}",
+            links::kind_name(kind),
+            Micros(sample.rtt_median_us),
+            Micros(sample.rtt_worst_us),
+            BitRate(sample.bit_per_s)
         );
     }
 }

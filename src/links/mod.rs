@@ -8,11 +8,17 @@
 mod candidates;
 mod verdict;
 
-use daisy_proto::local::LinkWish;
+use daisy_proto::local::{LinkStatus, LinkWish};
 use daisy_proto::{LinkKind, NodeId, NodeLink, Path, PathEnd, Sample, Trial};
 
 pub use candidates::candidates;
 pub use verdict::{Edge, allowed, check, token_cost_us};
+
+/// Whether `me` measures the link to `other`, so that the two never disturb each other and there is one
+/// record; else that one does.
+pub fn leads(me: NodeId, other: NodeId) -> bool {
+    me.0 < other.0
+}
 
 /// One record of what both ends measured. The same whichever end makes it.
 pub fn merge(
@@ -22,7 +28,7 @@ pub fn merge(
     ours: Vec<Trial>,
     theirs: Vec<Trial>,
 ) -> NodeLink {
-    let mine_is_first = me.0 <= other.0;
+    let mine_is_first = leads(me, other);
     let mut theirs = theirs;
     let mut paths = Vec::new();
     for Trial { own, other, outcome } in ours {
@@ -81,13 +87,6 @@ pub fn best_now(link: &NodeLink, wish: &LinkWish) -> String {
     }
 }
 
-/// Which of two records of one link holds: the later one; of two that were made at once, the same at
-/// both ends.
-pub fn newer<'a>(a: &'a NodeLink, b: &'a NodeLink) -> &'a NodeLink {
-    let key = |link: &NodeLink| (link.round, link.paths.first().and_then(figures).map(cost_ns));
-    if key(b) > key(a) { b } else { a }
-}
-
 /// What a path does in both directions: the slower one counts. None: it does not work from both ends.
 pub fn figures(path: &Path) -> Option<Sample> {
     let [Ok(forth), Ok(back)] = &path.trials else { return None };
@@ -119,6 +118,15 @@ pub fn carrier(path: &Path) -> LinkKind {
 pub fn ends<'a>(link: &NodeLink, path: &'a Path, me: NodeId) -> (&'a PathEnd, &'a PathEnd) {
     let [first, second] = &path.ends;
     if link.nodes[0] == me { (first, second) } else { (second, first) }
+}
+
+/// The best path as one of its two nodes sees it; none: nothing comes through from both ends.
+pub fn status(link: &NodeLink, me: NodeId) -> Option<LinkStatus> {
+    let path = link.paths.first()?;
+    let sample = figures(path)?;
+    let (own, other) = ends(link, path, me);
+    let devices = [own, other].map(|end| end.device.name.clone());
+    Some(LinkStatus { devices, kind: carrier(path), sample })
 }
 
 /// As people read it.

@@ -131,15 +131,19 @@ fn both_ends_make_the_same_record() {
     let best = figures(&at_a.paths[0]).expect("it works");
     assert_eq!((best.rtt_median_us, best.bit_per_s), (600, 8_000_000_000), "the slower way counts");
     assert_eq!(ends(&at_a, &at_a.paths[0], b).0.ip, fast_b.ip);
-
-    let mut later = at_a.clone();
-    later.round = 4;
-    for (x, y, expected) in [(&at_a, &later, &later), (&later, &at_a, &later)] {
-        assert_eq!(newer(x, y), expected);
-    }
-    let mut at_once = at_a.clone();
-    at_once.paths.reverse();
-    assert_eq!(newer(&at_a, &at_once), newer(&at_once, &at_a), "both ends keep the same one");
+    let seen = status(&at_a, a).expect("it works");
+    assert_eq!(
+        (seen.devices, seen.kind, seen.sample),
+        (["bridge0", "bridge0"].map(str::to_owned), CABLE, best)
+    );
+    let way = |from_a: Tried, from_b: Tried| {
+        merge(a, b, 1, vec![trial(&slow_a, &slow_b, from_a)], vec![trial(&slow_b, &slow_a, from_b)])
+    };
+    let ok = Ok(sample(200, 300));
+    let seen = status(&way(ok, ok), b).expect("it works");
+    assert_eq!(seen.devices, ["en1", "en0"], "this node's end first");
+    assert_eq!(status(&way(ok, Err("no answer")), a), None);
+    assert!(leads(a, b) && !leads(b, a), "one of two measures");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use daisy_proto::local::{LinkWish, Refusal, RefusalKind};
 use daisy_proto::{LinkKind, NodeLink, Path, Sample};
 
 use super::{carrier, figures, kind_name};
+use crate::units::{BitRate, Micros};
 
 /// Two neighbours on the ring, and what is known of the link between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,9 +45,9 @@ pub(super) fn fault(path: &Path, sample: Sample) -> Option<String> {
         // Two nodes on one machine: it may be busy, but there is no better way.
         None
     } else if carrier(path) == LinkKind::WiFi {
-        Some(format!("it is Wi-Fi, with a median round trip of {}", millis(sample.rtt_median_us)))
+        Some(format!("it is Wi-Fi, with a median round trip of {}", Micros(sample.rtt_median_us)))
     } else if sample.rtt_median_us > RTT_US_MAX {
-        let (rtt, most) = (millis(sample.rtt_median_us), millis(RTT_US_MAX));
+        let (rtt, most) = (Micros(sample.rtt_median_us), Micros(RTT_US_MAX));
         Some(format!("its median round trip is {rtt}, more than {most}"))
     } else {
         None
@@ -81,7 +82,7 @@ pub fn check(edges: &[Edge], wish: &LinkWish, hidden_bytes: u64) -> Result<Vec<S
     }
     if wish.any && !is_cut {
         let cost =
-            millis(u32::try_from(token_cost_us(edges, wish, hidden_bytes)).unwrap_or(u32::MAX));
+            Micros(u32::try_from(token_cost_us(edges, wish, hidden_bytes)).unwrap_or(u32::MAX));
         let slow = faults.iter().map(|(edge, fault)| format!("{}: {fault}", between(edge)));
         warnings.extend(slow);
         warnings.push(format!("the links cost about {cost} per token"));
@@ -96,7 +97,7 @@ pub fn check(edges: &[Edge], wish: &LinkWish, hidden_bytes: u64) -> Result<Vec<S
     hints.dedup();
     if !is_cut {
         let cost =
-            millis(u32::try_from(token_cost_us(edges, wish, hidden_bytes)).unwrap_or(u32::MAX));
+            Micros(u32::try_from(token_cost_us(edges, wish, hidden_bytes)).unwrap_or(u32::MAX));
         hints.push(format!("`--link any` uses it all the same, for about {cost} per token"));
     }
     Err(Refusal { message: message.join("\n"), hints, kind: RefusalKind::CannotBeDone })
@@ -113,7 +114,7 @@ pub fn token_cost_us(edges: &[Edge], wish: &LinkWish, hidden_bytes: u64) -> u64 
 
 fn warning(edge: &Edge, path: &Path, sample: Sample) -> Option<String> {
     let is_slow = sample.bit_per_s < BIT_PER_S_MIN && carrier(path) != LinkKind::Loopback;
-    let speed = speed(sample.bit_per_s);
+    let speed = BitRate(sample.bit_per_s);
     is_slow.then(|| format!("{} has {speed}: long prompts will take their time", between(edge)))
 }
 
@@ -182,9 +183,9 @@ fn table<'a>(edges: impl Iterator<Item = &'a Edge>, wish: &LinkWish) -> String {
                     name,
                     over,
                     kind,
-                    millis(sample.rtt_median_us),
-                    millis(sample.rtt_worst_us),
-                    speed(sample.bit_per_s),
+                    Micros(sample.rtt_median_us).to_string(),
+                    Micros(sample.rtt_worst_us).to_string(),
+                    BitRate(sample.bit_per_s).to_string(),
                 ],
                 None => [name, over, kind, why_not(path), String::new(), String::new()],
             });
@@ -216,20 +217,6 @@ fn why_not(path: &Path) -> String {
 fn over(path: &Path) -> String {
     let [a, b] = &path.ends;
     format!("{} - {}", a.device.name, b.device.name)
-}
-
-fn millis(us: u32) -> String {
-    let ms = f64::from(us) / 1000.0;
-    if ms < 10.0 { format!("{ms:.2} ms") } else { format!("{ms:.0} ms") }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a display of one decimal")]
-fn speed(bit_per_s: u64) -> String {
-    if bit_per_s >= 1_000_000_000 {
-        format!("{:.1} Gbit/s", bit_per_s as f64 / 1e9)
-    } else {
-        format!("{:.0} Mbit/s", bit_per_s as f64 / 1e6)
-    }
 }
 
 /// Above this the wire costs more than a rank's layers.

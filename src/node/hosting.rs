@@ -15,9 +15,9 @@ use super::Node;
 use super::measuring::{link_to_stranger, own_facts, trials};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::relay;
-use crate::logs;
 use crate::net::{ConnectionLost, ControlConnection};
 use crate::store::Checkpoint;
+use crate::{links, logs};
 
 /// Serves one driver until its connection ends.
 pub(crate) async fn host(node: &Node, connection: ControlConnection) {
@@ -96,12 +96,7 @@ impl Hosted<'_> {
         match request {
             Request::Facts => Response::Facts(Box::new(own_facts(self.node).await)),
             Request::Checkpoint { path } => Response::Checkpoint(digest(&path).await),
-            Request::Probe { interfaces, probe_port } => {
-                let remote = self.remote.ip();
-                let trials = trials(self.node, self.driver, remote, &interfaces, probe_port).await;
-                self.their_interfaces = interfaces;
-                Response::Probed(trials)
-            }
+            Request::Probe { interfaces, probe_port } => self.probe(interfaces, probe_port).await,
             Request::Agree(link) => self.agree(link).await,
             Request::LinkTo { node, about } => {
                 match link_to_stranger(self.node, node, &about).await {
@@ -134,12 +129,24 @@ impl Hosted<'_> {
         }
     }
 
-    /// Keeps the record of a link that the other node has made of both ends' measurements.
+    /// Measures from here what the other node, which leads, has measured from there.
+    async fn probe(&mut self, interfaces: Vec<Interface>, probe_port: u16) -> Response {
+        if !links::leads(self.driver, self.node.identity.node_id()) {
+            return refused("of these two nodes this one leads their measurements".to_owned());
+        }
+        // A node waits here only for measurements with nodes of larger ids, so no circle of nodes waits.
+        let _turn = self.node.measuring.lock().await;
+        let remote = self.remote.ip();
+        let trials = trials(self.node, self.driver, remote, &interfaces, probe_port).await;
+        self.their_interfaces = interfaces;
+        Response::Probed(trials)
+    }
+
+    /// Keeps the record of a link that the other node, which leads, has made of both ends' measurements.
     async fn agree(&mut self, link: NodeLink) -> Response {
-        let mut nodes = [self.node.identity.node_id(), self.driver];
-        nodes.sort();
-        if link.nodes != nodes {
-            return refused("the link is between other nodes".to_owned());
+        let me = self.node.identity.node_id();
+        if link.nodes != [self.driver, me] || !links::leads(self.driver, me) {
+            return refused("this record is not for that node to make".to_owned());
         }
         let own = own_facts(self.node).await.interfaces;
         let theirs = match self.node.survey.of(&self.driver).and_then(|known| known.facts) {

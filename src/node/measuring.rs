@@ -1,8 +1,9 @@
 //! Measures the link between this node and another one, from both ends, and makes them agree on the
 //! record of it.
 //!
-//! One end leads: it dials every pair of addresses, asks the other to do the same, merges both, and
-//! tells the other the result. Knows no plans. Start at [`link_to`].
+//! One end leads, of two nodes always the same: it dials every pair of addresses, asks the other to do
+//! the same, merges both, and tells the other the result. Two that measured one link at once would each
+//! see half of it, and keep different records. Knows no plans. Start at [`link_to`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -35,28 +36,59 @@ pub(crate) async fn own_facts(node: &Node) -> NodeFacts {
     }
 }
 
-/// The link to a connected peer: as it is known, or measured now.
+/// The link to a connected peer: as it is known, or measured now by the end that leads.
 pub(crate) async fn link_to(
     node: &Node,
     peer: &Peer,
     theirs: &NodeFacts,
 ) -> Result<NodeLink, String> {
-    let ours = own_facts(node).await;
-    let ends = [ours.interfaces, theirs.interfaces.clone()];
-    // Whoever measures now may well be at this very link.
-    let turn = node.measuring.lock().await;
-    match node.survey.fresh_link(&peer.id, &ends) {
-        Some(link) => Ok(link),
-        None => measure_now(node, peer, theirs, &turn).await,
+    let (me, ours) = (node.identity.node_id(), own_facts(node).await);
+    let ends = [ours.interfaces.clone(), theirs.interfaces.clone()];
+    if links::leads(me, peer.id) {
+        // Whoever measures now may well be at this very link.
+        let turn = node.measuring.lock().await;
+        return match node.survey.fresh_link(&peer.id, &ends) {
+            Some(link) => Ok(link),
+            None => measure_now(node, peer, theirs, &turn).await,
+        };
+    }
+    if let Some(link) = node.survey.fresh_link(&peer.id, &ends) {
+        return Ok(link);
+    }
+    let link = ask_for_link(peer, me, ours).await?;
+    if link.nodes != [peer.id, me] {
+        return Err("it told of another link".to_owned());
+    }
+    node.survey.keep_link(peer.id, link.clone(), ends);
+    Ok(link)
+}
+
+/// What a peer says of its link to a node, which it measures if it does not know it.
+pub(crate) async fn ask_for_link(
+    peer: &Peer,
+    node: NodeId,
+    about: NodeFacts,
+) -> Result<NodeLink, String> {
+    let request = Request::LinkTo { node, about: Box::new(about) };
+    match peer.call(request, LINK_MAX).await {
+        Ok(Response::Link(link)) => Ok(link),
+        Ok(Response::Refused(refusal)) => Err(refusal.message),
+        Ok(other) => Err(format!("it answered out of turn: {other:?}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 
-/// The link to a node that another one asks about: connects to it first.
+/// The link to a node that another one, or that node itself, asks about: connects to it first, unless
+/// it is a neighbour.
 pub(crate) async fn link_to_stranger(
     node: &Node,
     id: NodeId,
     about: &NodeFacts,
 ) -> Result<NodeLink, String> {
+    let neighbours = node.neighbours.ready();
+    if let Some(neighbour) = neighbours.iter().find(|neighbour| neighbour.id == id) {
+        return link_to(node, &neighbour.handle, about).await;
+    }
     let ours = own_facts(node).await;
     let pairs = [false, true]
         .map(|is_here| links::candidates(&ours.interfaces, &about.interfaces, is_here));
@@ -84,17 +116,8 @@ async fn connect(node: &Node, addr: SocketAddr, id: NodeId) -> Result<Peer, Stri
     Ok(Peer::start(connection, events))
 }
 
-/// Tries every pair of addresses from both ends and makes the record.
-pub(crate) async fn measure(
-    node: &Node,
-    peer: &Peer,
-    theirs: &NodeFacts,
-) -> Result<NodeLink, String> {
-    let turn = node.measuring.lock().await;
-    measure_now(node, peer, theirs, &turn).await
-}
-
-/// The turn is this node's: two bursts at once would each see half of the link.
+/// Tries every pair of addresses from both ends and makes the record. The turn is this node's: two
+/// bursts at once would each see half of the link.
 async fn measure_now(
     node: &Node,
     peer: &Peer,
@@ -108,6 +131,7 @@ async fn measure_now(
         Request::Probe { interfaces: ours.interfaces.clone(), probe_port: ours.probe_port };
     let there = match peer.call(request, PROBE_MAX).await {
         Ok(Response::Probed(trials)) => trials,
+        Ok(Response::Refused(refusal)) => return Err(refusal.message),
         Ok(other) => return Err(format!("it answered out of turn: {other:?}")),
         Err(error) => return Err(error.to_string()),
     };
@@ -118,8 +142,23 @@ async fn measure_now(
     Ok(link)
 }
 
-/// Looks again at the best path, from this end; none: everything has to be measured.
+/// Looks again at the best path, from this end, which leads; measures everything where that path is no
+/// longer as it was.
 pub(crate) async fn refresh(
+    node: &Node,
+    peer: &Peer,
+    theirs: &NodeFacts,
+    link: &NodeLink,
+) -> Result<(), String> {
+    let turn = node.measuring.lock().await;
+    if let Some(link) = look_again(node, peer, theirs, link).await {
+        return agree(node, peer, theirs, link).await;
+    }
+    tracing::info!(peer = %peer.id.short(), "the link has changed");
+    measure_now(node, peer, theirs, &turn).await.map(drop)
+}
+
+async fn look_again(
     node: &Node,
     peer: &Peer,
     theirs: &NodeFacts,
@@ -129,14 +168,16 @@ pub(crate) async fn refresh(
     let (own, other) = links::ends(link, link.paths.first()?, me);
     let way = Way::between(own, other, theirs.probe_port);
     let latency = probe::probe(&node.key, peer.id, &way, Depth::Latency).await.ok()?;
-    let link = links::refreshed(link, me, latency)?;
-    agree(node, peer, theirs, link.clone()).await.ok()?;
-    Some(link)
+    links::refreshed(link, me, latency)
 }
 
 async fn agree(node: &Node, peer: &Peer, theirs: &NodeFacts, link: NodeLink) -> Result<(), String> {
-    let told = peer.call(Request::Agree(link.clone()), CALL_MAX).await;
-    told.map_err(|error| error.to_string())?;
+    match peer.call(Request::Agree(link.clone()), CALL_MAX).await {
+        Ok(Response::Done) => {}
+        Ok(Response::Refused(refusal)) => return Err(refusal.message),
+        Ok(other) => return Err(format!("it answered out of turn: {other:?}")),
+        Err(error) => return Err(error.to_string()),
+    }
     let ends = [own_facts(node).await.interfaces, theirs.interfaces.clone()];
     node.survey.keep_link(peer.id, link, ends);
     Ok(())
@@ -192,8 +233,11 @@ async fn try_one(
 
 /// All paths of one end.
 const TRIALS_MAX: Duration = Duration::from_secs(15);
-/// The other end's paths, and a measurement there that has to end first.
-const PROBE_MAX: Duration = Duration::from_secs(25);
+/// The other end's paths, and a measurement there that has to end first. A peer that is lost ends the
+/// call at once.
+const PROBE_MAX: Duration = Duration::from_mins(1);
+/// A measurement, and one that has to end first.
+const LINK_MAX: Duration = Duration::from_mins(2);
 const CALL_MAX: Duration = Duration::from_secs(5);
 const DIAL_MAX: Duration = Duration::from_secs(3);
 /// 32 trials with this and two ends each fit a control message.

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use super::Node;
-use super::measuring::{link_to, own_facts};
+use super::measuring::{ask_for_link, link_to, own_facts};
 use super::peers::{Peer, PeerEvent};
 use super::staging::Hops;
 use crate::links::{self, Edge};
@@ -146,13 +146,8 @@ async fn link_between(node: &Node, from: &Member, to: &Member) -> Result<NodeLin
         (None, Some((peer, _))) => link_to(node, peer, &to.facts).await,
         (Some((peer, _)), None) => link_to(node, peer, &from.facts).await,
         (Some((peer, _)), Some(_)) => {
-            let request = Request::LinkTo { node: to.id, about: Box::new(to.facts.clone()) };
-            match peer.call(request, LINK_MAX).await {
-                Ok(Response::Link(link)) => Ok(link),
-                Ok(Response::Refused(refusal)) => Err(refusal.message),
-                Ok(other) => Err(format!("{} answered out of turn: {other:?}", from.name)),
-                Err(error) => Err(error.to_string()),
-            }
+            let asked = ask_for_link(peer, to.id, to.facts.clone()).await;
+            asked.map_err(|error| format!("{} says: {error}", from.name))
         }
         (None, None) => Err("both are this node".to_owned()),
     }
@@ -205,8 +200,6 @@ const DIAL_MAX: Duration = Duration::from_secs(5);
 const FACTS_MAX: Duration = Duration::from_secs(20);
 /// The headers of a large checkpoint on a cold disk.
 const CHECKPOINT_MAX: Duration = Duration::from_secs(20);
-/// Two other nodes find each other and measure from both ends.
-const LINK_MAX: Duration = Duration::from_secs(50);
 const EVENTS_MAX: usize = 256;
 
 #[cfg(test)]

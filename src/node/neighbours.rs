@@ -21,6 +21,7 @@ use super::roster::{Fault, Ready, Roster, Sighted};
 use super::survey;
 use crate::discovery::{Seen, interface_towards, interfaces};
 use crate::identity::PeerList;
+use crate::links;
 use crate::net::{ControlConnection, DialError};
 
 /// What this node knows of the others; shared with whoever asks.
@@ -117,6 +118,11 @@ impl Neighbours {
         let mut peers = self.roster().view(self.now());
         for peer in &mut peers {
             peer.interface = peer.addr.and_then(interface_towards);
+            let known = node.survey.of(&peer.id).unwrap_or_default();
+            peer.facts = known.facts.map(|facts| facts.facts);
+            if let (PeerState::Ready, Some(link)) = (peer.state, known.link) {
+                peer.link = links::status(&link, node.identity.node_id());
+            }
         }
         let seen = Arc::clone(&lock(&self.seen));
         let mut faults = Vec::new();

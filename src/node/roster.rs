@@ -305,6 +305,9 @@ fn row<H>(id: NodeId, known: &Known<H>, now: Duration) -> PeerStatus {
         },
         reason,
         remedy,
+        // The survey knows its machine and the link to it.
+        facts: None,
+        link: None,
     }
 }
 

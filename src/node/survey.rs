@@ -53,15 +53,12 @@ impl Survey {
         known.lost = None;
     }
 
-    /// Keeps the newer one of two records.
+    /// What the end that leads has made of the link; it says one thing after the other.
     pub(crate) fn keep_link(&self, id: NodeId, link: NodeLink, ends: [Vec<Interface>; 2]) {
         let mut all = self.all();
         let known = all.entry(id).or_default();
-        let newer = known.link.as_ref().is_none_or(|old| links::newer(old, &link) == &link);
-        if newer {
-            known.link = Some(link);
-            known.measured = Some((Instant::now(), ends));
-        }
+        known.link = Some(link);
+        known.measured = Some((Instant::now(), ends));
     }
 
     pub(crate) fn mark_lost(&self, id: &NodeId, reason: String) {
@@ -103,9 +100,9 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) async fn attend(node: &Node, peer: &Peer) {
     let mut turns = tokio::time::interval(FACTS_INTERVAL);
     turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // Of two nodes that attend each other one measures; the other one looks whether it did.
-    let yields =
-        if node.identity.node_id().0 < peer.id.0 { Duration::ZERO } else { FACTS_INTERVAL };
+    // Of two nodes that attend each other one measures; the other one looks later whether it did.
+    let leads = links::leads(node.identity.node_id(), peer.id);
+    let looks_after = if leads { Duration::ZERO } else { FACTS_INTERVAL };
     let began = Instant::now();
     loop {
         turns.tick().await;
@@ -115,29 +112,28 @@ pub(crate) async fn attend(node: &Node, peer: &Peer) {
             Err(CallError::Gone(_)) => return,
             Err(CallError::Late { .. }) => continue,
         }
-        if began.elapsed() < yields {
+        if began.elapsed() < looks_after {
             continue;
         }
-        if let Err(error) = look_at_link(node, peer, yields).await {
+        if let Err(error) = look_at_link(node, peer).await {
             tracing::info!(peer = %peer.id.short(), error, "the link cannot be measured");
         }
     }
 }
 
-/// Measures what is due.
-async fn look_at_link(node: &Node, peer: &Peer, yields: Duration) -> Result<(), String> {
+/// Has measured what is due.
+async fn look_at_link(node: &Node, peer: &Peer) -> Result<(), String> {
     let Some(Known { facts: Some(theirs), link, measured, .. }) = node.survey.of(&peer.id) else {
         return Ok(());
     };
     let ours = own_facts(node).await;
     let ends = [ours.interfaces, theirs.interfaces.clone()];
     match (link, measured) {
-        (Some(link), Some((at, before))) if before == ends => {
-            if at.elapsed() > REFRESH_AFTER + yields
-                && measuring::refresh(node, peer, &theirs, &link).await.is_none()
-            {
-                tracing::info!(peer = %peer.id.short(), "the link has changed");
-                measuring::measure(node, peer, &theirs).await?;
+        (Some(link), Some((at, before)))
+            if before == ends && links::leads(node.identity.node_id(), peer.id) =>
+        {
+            if at.elapsed() > REFRESH_AFTER {
+                measuring::refresh(node, peer, &theirs, &link).await?;
             }
         }
         _ => {
@@ -162,13 +158,15 @@ mod tests {
     }
 
     #[test]
-    fn the_later_record_holds_until_an_interface_changes() {
+    fn the_last_record_holds_until_an_interface_changes() {
         let (survey, id) = (Survey::default(), NodeId([2; 32]));
         let ends = || [Vec::new(), Vec::new()];
         assert_eq!(survey.fresh_link(&id, &ends()), None);
         survey.keep_link(id, link(3), ends());
-        survey.keep_link(id, link(2), ends());
         assert_eq!(survey.fresh_link(&id, &ends()), Some(link(3)));
+        // The other end has started anew and counts from 1 again.
+        survey.keep_link(id, link(1), ends());
+        assert_eq!(survey.fresh_link(&id, &ends()), Some(link(1)));
         let interface = Interface {
             device: daisy_proto::Device { name: "en5".to_owned(), index: 5 },
             kind: daisy_proto::LinkKind::WiFi,

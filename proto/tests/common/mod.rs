@@ -10,9 +10,9 @@ use daisy_proto::control::{
 use daisy_proto::frame::{Decoder, Frame, Limits};
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, Finding, FinishReason, FromNode, FromRank, LinkWish, NodeStatus, Nodes, Pairing,
-    PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart, RankStatus, Refusal,
-    RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
+    Admit, Finding, FinishReason, FromNode, FromRank, LinkStatus, LinkWish, NodeStatus, Nodes,
+    Pairing, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart, RankStatus,
+    Refusal, RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
 };
 use daisy_proto::{
     Address, Cable, CloseReason, Device, Dtype, Facts, Interface, LayerRange, LinkKind, Logprobs,
@@ -163,10 +163,21 @@ prop_compose! {
         id in node_id(), name in option::of(name()), build in option::of(text()),
         paired in any::<bool>(), state in peer_state(), addr in option::of(addr()),
         interface in option::of(text()), age_ms in option::of(any::<u64>()),
-        reason in option::of(text()), remedy in option::of(text()),
+        reason in option::of(text()), remedy in option::of(text()), facts in option::of(facts()),
+        link in option::of(link_status()),
     ) -> PeerStatus {
-        PeerStatus { id, name, build, paired, state, addr, interface, age_ms, reason, remedy }
+        PeerStatus {
+            id, name, build, paired, state, addr, interface, age_ms, reason, remedy, facts, link
+        }
     }
+}
+
+fn link_status() -> impl Strategy<Value = LinkStatus> {
+    ([text(), text()], kind(), sample()).prop_map(|(devices, kind, sample)| LinkStatus {
+        devices,
+        kind,
+        sample,
+    })
 }
 
 fn peer_state() -> impl Strategy<Value = PeerState> {
@@ -492,15 +503,18 @@ fn path_end() -> impl Strategy<Value = PathEnd> {
 }
 
 fn outcome() -> impl Strategy<Value = Result<Sample, String>> {
-    let sample = (any::<u32>(), any::<u32>(), any::<u16>(), any::<u64>()).prop_map(
+    prop_oneof![sample().prop_map(Ok), text().prop_map(Err)]
+}
+
+fn sample() -> impl Strategy<Value = Sample> {
+    (any::<u32>(), any::<u32>(), any::<u16>(), any::<u64>()).prop_map(
         |(rtt_median_us, rtt_worst_us, probes, bit_per_s)| Sample {
             rtt_median_us,
             rtt_worst_us,
             probes,
             bit_per_s,
         },
-    );
-    prop_oneof![sample.prop_map(Ok), text().prop_map(Err)]
+    )
 }
 
 fn node_link() -> impl Strategy<Value = NodeLink> {
