@@ -55,6 +55,15 @@ pub fn check(model: &str, digest: &[u8; 32], answers: &[NodeAnswer]) -> Result<(
     Err(Refusal { message: faults.join("\n"), hints, kind })
 }
 
+/// One refusal of what was wrong with the nodes, if anything was, and with the plan.
+pub fn together(nodes: Option<Refusal>, plan: Refusal) -> Refusal {
+    let Some(nodes) = nodes else { return plan };
+    let message = format!("{}\n{}", nodes.message, plan.message);
+    let hints = nodes.hints.into_iter().chain(plan.hints).collect();
+    let kind = if nodes.kind == plan.kind { plan.kind } else { RefusalKind::CannotBeDone };
+    Refusal { message, hints, kind }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -44,6 +44,35 @@ impl fmt::Display for BitRate {
     }
 }
 
+/// A size in tenths of a GiB, rounded once: sums of what is shown add up as they stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tenths(u64);
+
+impl Tenths {
+    pub const ZERO: Self = Self(0);
+
+    pub const fn of(bytes: u64) -> Self {
+        let (whole, rest) = (bytes / GIB, bytes % GIB);
+        Self(whole * 10 + (rest * 10 + GIB / 2) / GIB)
+    }
+}
+
+impl std::ops::Sub for Tenths {
+    type Output = Self;
+
+    /// Never below zero.
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl fmt::Display for Tenths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `pad` heeds the width that a table asks for.
+        f.pad(&format!("{}.{}", self.0 / 10, self.0 % 10))
+    }
+}
+
 /// `12GiB`, `12G`, `1.5GiB`, `800MiB`: what a person would write.
 impl std::str::FromStr for Bytes {
     type Err = BytesError;
@@ -100,6 +129,21 @@ mod tests {
         {
             assert_eq!(odd.parse::<Bytes>(), Err(BytesError(odd.to_owned())), "{odd}");
         }
+    }
+
+    #[test]
+    fn tenths_are_rounded_once() {
+        for (bytes, shown) in [
+            (0, "0.0"),
+            (GIB / 20 - 1, "0.0"),
+            (GIB / 20 + 1, "0.1"),
+            (GIB - 1, "1.0"),
+            (27 * GIB, "27.0"),
+            (u64::MAX, "17179869184.0"),
+        ] {
+            assert_eq!(Tenths::of(bytes).to_string(), shown);
+        }
+        assert_eq!(Tenths::of(GIB) - Tenths::of(2 * GIB), Tenths::ZERO);
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod local;
 pub mod measure;
 mod name;
 pub mod pair;
+pub mod plan;
 pub mod sampling;
 pub mod step;
 

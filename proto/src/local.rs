@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{LoadProgress, NodeFacts, RankKey, Way};
+use crate::plan::PlanReport;
 use crate::{
     Dtype, Facts, LinkKind, Logprobs, NodeId, NodeLink, NodeName, PipelineId, Rank, Sample,
     Sampling, SeqId, Shard,
@@ -123,6 +124,8 @@ pub enum ToNode {
     /// Load a model and serve it. The connection is the attachment: events follow on it, and when
     /// it closes the node drains and unloads.
     Serve(Box<Serve>),
+    /// How that would be split, with nothing loaded or changed.
+    Plan(Box<Serve>),
     /// First Ctrl+C: refuse new requests, let running ones end within `grace_ms`, unload.
     Drain {
         grace_ms: u64,
@@ -177,23 +180,40 @@ pub struct Serve {
     /// Peers to dial besides those that the node knows.
     #[serde(with = "crate::addr::many")]
     pub peers: Vec<SocketAddr>,
-    /// Layers per rank in rank order; empty: by bytes.
+    /// Layers per rank in rank order; empty: as is fastest.
     pub layers: Vec<u32>,
     pub nodes: Nodes,
     /// Names of nodes that take no part.
     pub exclude: Vec<String>,
     pub links: LinkWish,
-    /// Context in tokens; none: the model's own, at most 8192.
+    /// Context in tokens; none: what fits, at most the model's own.
     pub context: Option<u32>,
+    /// How many sequences of that length should fit at once.
+    pub sequences: u32,
+    pub headroom: Headroom,
     pub chunk: u32,
     pub dtype: Option<Dtype>,
+}
+
+/// What nodes keep free to run. Sizes are bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Headroom {
+    /// The same, everywhere.
+    #[default]
+    Usual,
+    /// In the order of nodes, this one first; the last value holds for all that follow.
+    InOrder(Vec<u64>),
+    /// By the names of nodes; the others keep the usual.
+    ByName(Vec<(String, u64)>),
 }
 
 /// Which nodes hold ranks, besides this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Nodes {
-    /// Every one that answers.
+    /// This one alone where the model fits it, else as is fastest.
     #[default]
+    Best,
+    /// Every one that answers.
     All,
     /// This many ranks.
     Count(u32),
@@ -214,10 +234,8 @@ pub struct LinkWish {
 /// What a node answers to its command line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum FromNode {
-    Plan {
-        model: String,
-        shards: Vec<PlannedShard>,
-    },
+    /// Before anything starts; to [`ToNode::Plan`] the only answer.
+    Plan(Box<PlanReport>),
     Progress {
         rank: Rank,
         node: String,

@@ -14,11 +14,12 @@ use daisy_proto::frame;
 use daisy_proto::hello::Hello;
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, Finding, FinishReason, FromNode, FromRank, LinkStatus, LinkWish, NodeStatus, Nodes,
-    Pairing, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart, RankStatus,
-    Refusal, RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
+    Admit, Finding, FinishReason, FromNode, FromRank, Headroom, LinkStatus, LinkWish, NodeStatus,
+    Nodes, Pairing, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart,
+    RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
 };
 use daisy_proto::pair::{PairMessage, Secret};
+use daisy_proto::plan::{FirstToken, OtherPlan, PlanReport, PlannedRank, Prediction};
 use daisy_proto::{
     Address, Cable, CloseReason, Device, Dtype, Facts, Interface, LayerRange, LinkKind, Logprobs,
     NodeId, NodeLink, NodeName, PROTOCOL_VERSION, Path, PathEnd, PipelineId, Power, Pressure, Rank,
@@ -28,7 +29,7 @@ use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x2ac7_5440_c58e_ec02)];
+const HASHES: &[(u32, u64)] = &[(1, 0x7afa_90bc_adea_afc8)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -208,13 +209,16 @@ fn to_node() -> Vec<Golden> {
             exclude_interfaces: vec!["en0".to_owned()],
         },
         context: None,
+        sequences: 4,
+        headroom: Headroom::ByName(vec![("mini".to_owned(), 1 << 31)]),
         chunk: 512,
         dtype: None,
     };
     let enter = Pairing::Enter { code: "417-209".to_owned(), peers: addrs() };
     let join = Pairing::Join { token: "daisy-abc".to_owned(), peers: Vec::new() };
     vec![
-        ("node serve", bytes(&ToNode::Serve(Box::new(serve)), &[])),
+        ("node serve", bytes(&ToNode::Serve(Box::new(serve.clone())), &[])),
+        ("node plan", bytes(&ToNode::Plan(Box::new(serve)), &[])),
         ("node drain", bytes(&ToNode::Drain { grace_ms: 5000 }, &[])),
         ("node status", bytes(&ToNode::Status, &[])),
         ("node survey", bytes(&ToNode::Survey, &[])),
@@ -238,6 +242,33 @@ fn pair() -> Vec<Golden> {
         ("pair proof", PairMessage::Proof([0xee; 32]).encode().to_vec()),
         ("pair done", PairMessage::Done.encode().to_vec()),
     ]
+}
+
+fn plan_report(planned: PlannedShard) -> PlanReport {
+    let first_token = Some(FirstToken { prompt_tokens: 1024, us: 900_000 });
+    let prediction = Prediction { token_us: 40_000, hops_us: 600, first_token };
+    let rank = PlannedRank {
+        planned,
+        work_bytes: 1 << 20,
+        spare_bytes: 1 << 34,
+        margin_bytes: 1 << 33,
+        bound: "free 18.0 − 2.0 reserve".to_owned(),
+    };
+    PlanReport {
+        model: "tiny".to_owned(),
+        ranks: vec![rank],
+        context: 8192,
+        context_max: 16_384,
+        sequences: 4,
+        prediction,
+        others: vec![OtherPlan {
+            what: "over all 2 nodes".to_owned(),
+            args: vec!["--nodes".to_owned(), "all".to_owned()],
+            context_max: 32_768,
+            prediction: Prediction { first_token: None, ..prediction },
+        }],
+        notes: vec!["mind".to_owned()],
+    }
 }
 
 fn from_node() -> Vec<Golden> {
@@ -266,7 +297,7 @@ fn from_node() -> Vec<Golden> {
         name: name(),
         build: "0.1.0".to_owned(),
         control_port: 51738,
-        serving: Some(model.clone()),
+        serving: Some(model),
         ranks,
     };
     let peers = vec![PeerSurvey {
@@ -280,7 +311,7 @@ fn from_node() -> Vec<Golden> {
     let findings = vec![Finding { what: "a ring".to_owned(), remedy: "pull one".to_owned() }];
     let survey = Survey { id: NodeId([0xa7; 32]), own: node_facts(), peers, unreached, findings };
     let progress = FromNode::Progress { rank, node: "mini".to_owned(), progress: progress() };
-    let plan = FromNode::Plan { model, shards: vec![planned] };
+    let plan = FromNode::Plan(Box::new(plan_report(planned)));
     let peer = PeerStatus {
         id: NodeId([0xa7; 32]),
         name: Some(name()),

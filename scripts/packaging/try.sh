@@ -16,16 +16,17 @@ cleanup() {
 trap cleanup EXIT
 mkdir "$work/home" "$work/tar"
 tar -xzf "$1" -C "$work/tar"
-# clean COMMAND... : as a user has it who installed nothing else.
-clean() { env -i HOME="$work/home" PATH=/usr/bin:/bin:/usr/sbin:/sbin TMPDIR="$work" DAISY_HOME="$work/home/d" "$@"; }
-clean "$work"/tar/*/install
+# As a user has it who installed nothing else. No function: in the background that would be a shell around the command,
+# and the shell's end is not the command's.
+clean=(env -i HOME="$work/home" PATH=/usr/bin:/bin:/usr/sbin:/sbin TMPDIR="$work" DAISY_HOME="$work/home/d")
+"${clean[@]}" "$work"/tar/*/install
 rm -r "$work/tar" # What is installed needs nothing of it.
 daisy=$work/home/.local/bin/daisy
-clean "$daisy" --version
+"${clean[@]}" "$daisy" --version
 
 # Which MLX is loaded: the installed one, and no other that this machine has.
 if [ "$DAISY_OS" = Linux ]; then
-  loaded=$(clean ldd "$work/home/.local/lib/daisy/daisy")
+  loaded=$("${clean[@]}" ldd "$work/home/.local/lib/daisy/daisy")
   if grep 'not found' <<<"$loaded"; then fail "a library is missing" "ldd's line stands above"; fi
   for library in libmlx libblas liblapack libgfortran; do
     grep "$library" <<<"$loaded" | grep -qF "$work/home/.local/lib/daisy/" ||
@@ -37,7 +38,7 @@ if [ "$DAISY_OS" = Linux ]; then
 fi
 
 : >"$work/log" # It is read before the server may have opened it.
-clean "$daisy" cluster serve --model "$DAISY_ROOT/tests/data/tiny/llama-f32" --port 0 --listen 127.0.0.1:0 >"$work/log" 2>&1 &
+"${clean[@]}" "$daisy" cluster serve --model "$DAISY_ROOT/tests/data/tiny/llama-f32" --port 0 --listen 127.0.0.1:0 >"$work/log" 2>&1 &
 pid=$!
 for ((tries = 0; tries < 600; tries++)); do
   url=$(sed -n 's/.*OpenAI endpoint.*: \(http.*\)\/chat\/completions$/\1/p' "$work/log")

@@ -9,7 +9,7 @@ use daisy_proto::NodeName;
 
 use super::config::Config;
 use super::{Failure, home, machine_name};
-use super::{down, logs, pair, peers, serve::ServeArgs, status, trust, up};
+use super::{down, logs, pair, peers, plan, serve::ServeArgs, status, trust, up};
 use crate::engine;
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 use crate::units::Bytes;
@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Up(up::Up),
     /// Serve a model over this node and its peers
     Serve(ServeArgs),
+    /// Show how a model would be split, with the arithmetic; nothing is loaded
+    Plan(plan::Plan),
     /// End this machine's node
     Down,
     /// Show which other nodes there are
@@ -50,6 +52,7 @@ impl Command {
         match self {
             Self::Up(up) => up.run(home),
             Self::Serve(serve) => serve.run(home),
+            Self::Plan(plan) => plan.run(home),
             Self::Down => down::down(&home),
             Self::Peers(peers) => peers.run(&home),
             Self::Pair(pair) => pair.run(&home),

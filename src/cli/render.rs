@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 use daisy_proto::control::{LoadProgress, NodeFacts};
 use daisy_proto::local::{
     Finding, FromNode, LinkStatus, NodeStatus, PeerState, PeerStatus, PeerSurvey, PeersView,
-    PlannedShard, RankStatus, Refusal, Survey,
+    RankStatus, Refusal, Survey,
 };
+use daisy_proto::plan::{PlanReport, PlannedRank, Prediction};
 use daisy_proto::{NodeId, NodeName};
 
 use super::Failure;
@@ -40,7 +41,7 @@ pub(crate) fn failure(failure: &Failure) {
 fn refused(refusal: &Refusal) {
     for line in refusal.message.lines() {
         // Each fault is an error of its own; what is set in belongs to the one before.
-        let prefix = if line.starts_with(' ') { "" } else { "error: " };
+        let prefix = if line.is_empty() || line.starts_with(' ') { "" } else { "error: " };
         eprintln!("{prefix}{line}");
     }
     for hint in &refusal.hints {
@@ -76,6 +77,10 @@ pub(crate) fn invitation(token: &str, expires_s: u32) {
     eprintln!(
         "for one machine, within {expires_s} s, while this node runs: daisy cluster join TOKEN"
     );
+}
+
+pub(crate) fn hint(text: &str) {
+    eprintln!("hint: {text}");
 }
 
 pub(crate) fn note(text: &str) {
@@ -241,7 +246,7 @@ pub(crate) fn imported(imported: &Imported) {
 /// What the node says while it loads and serves.
 pub(crate) fn event(event: &FromNode) {
     match event {
-        FromNode::Plan { model, shards } => plan(model, shards),
+        FromNode::Plan(report) => ranks(report),
         FromNode::Progress { rank, node, progress } => load_progress(rank.0, node, *progress),
         FromNode::Ready { url, model, ranks, context } => {
             for rank in ranks {
@@ -260,17 +265,119 @@ pub(crate) fn event(event: &FromNode) {
     }
 }
 
-fn plan(model: &str, shards: &[PlannedShard]) {
-    eprintln!("[cluster] {model} on {} rank(s)", shards.len());
-    for shard in shards {
+/// The plan that is carried out now, in short.
+fn ranks(report: &PlanReport) {
+    eprintln!("[cluster] {} on {} rank(s)", report.model, report.ranks.len());
+    for PlannedRank { planned, margin_bytes, .. } in &report.ranks {
         eprintln!(
-            "[rank {}] layers {} ({}) on {} | weights {}",
-            shard.rank,
-            shard.shard.layers,
-            shard.shard.layers.len(),
-            shard.node_name,
-            Bytes(shard.weight_bytes)
+            "[rank {}] layers {} ({}) on {} | weights {} | room for {} more",
+            planned.rank,
+            planned.shard.layers,
+            planned.shard.layers.len(),
+            planned.node_name,
+            Bytes(planned.weight_bytes),
+            Bytes(*margin_bytes),
         );
+    }
+    for note in &report.notes {
+        eprintln!("note: {note}");
+    }
+    if let ([alone], [.., all]) = (&report.ranks[..], &report.others[..]) {
+        let node = &alone.planned.node_name;
+        let than = times(all.prediction.token_us, report.prediction.token_us);
+        eprintln!(
+            "note: this model fits `{node}` alone; split {} it would be about {than}",
+            all.what
+        );
+        eprintln!("hint: `{}` splits it anyway", all.args.join(" "));
+    }
+}
+
+/// A plan with its arithmetic.
+pub(crate) fn plan(report: &PlanReport) {
+    println!(
+        "{} on {} rank(s), {} sequence(s) of up to {} tokens\n",
+        report.model,
+        report.ranks.len(),
+        report.sequences,
+        report.context
+    );
+    let head = [
+        "RANK",
+        "NODE",
+        "LAYERS",
+        "WEIGHTS",
+        "KV+WORK",
+        "NEEDS",
+        "CAN SPARE",
+        "MARGIN",
+        "BOUND BY",
+    ];
+    let row = |rank: &PlannedRank| {
+        let planned = &rank.planned;
+        let needs = planned.weight_bytes.saturating_add(rank.work_bytes);
+        [
+            planned.rank.to_string(),
+            planned.node_name.clone(),
+            planned.shard.layers.to_string(),
+            Bytes(planned.weight_bytes).to_string(),
+            Bytes(rank.work_bytes).to_string(),
+            Bytes(needs).to_string(),
+            Bytes(rank.spare_bytes).to_string(),
+            Bytes(rank.margin_bytes).to_string(),
+            rank.bound.clone(),
+        ]
+    };
+    let rows = report.ranks.iter().map(|rank| row(rank).to_vec());
+    table(&std::iter::once(head.map(str::to_owned).to_vec()).chain(rows).collect::<Vec<_>>());
+    println!();
+    println!("{}", predicted(&report.prediction));
+    if report.ranks.len() > 1 {
+        println!(
+            "of each token's time {} are on the wire",
+            Micros(narrow(report.prediction.hops_us))
+        );
+    }
+    println!("the longest context that fits this split is {} tokens", report.context_max);
+    for other in &report.others {
+        println!(
+            "\n{}: {}; up to {} tokens of context\n  daisy cluster serve --model {} {}",
+            other.what,
+            predicted(&other.prediction),
+            other.context_max,
+            report.model,
+            other.args.join(" ")
+        );
+    }
+    for note in &report.notes {
+        eprintln!("note: {note}");
+    }
+}
+
+fn predicted(prediction: &Prediction) -> String {
+    let token = Micros(narrow(prediction.token_us));
+    match prediction.first_token {
+        Some(first) => format!(
+            "a token takes about {token}, the first one after a prompt of {} about {}",
+            first.prompt_tokens,
+            Micros(narrow(first.us))
+        ),
+        None => format!("a token takes about {token}"),
+    }
+}
+
+fn narrow(us: u64) -> u32 {
+    u32::try_from(us).unwrap_or(u32::MAX)
+}
+
+/// How `us` compares with `than`, in words.
+#[expect(clippy::cast_precision_loss, reason = "a display of one decimal")]
+fn times(us: u64, than: u64) -> String {
+    let (us, than) = (us.max(1) as f64, than.max(1) as f64);
+    if us < than {
+        format!("{:.1}× faster", than / us)
+    } else {
+        format!("{:.1}× slower", us / than)
     }
 }
 

@@ -8,6 +8,7 @@
 //! reads what a safetensors file holds.
 
 pub mod config;
+mod costs;
 pub mod family;
 mod fields;
 pub mod headers;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use daisy_proto::{Dtype, Shard};
+use daisy_proto::Shard;
 
 use super::config::ModelConfig;
 use super::headers::{StoredDtype, TensorEntry};
@@ -72,7 +72,7 @@ pub enum SpecError {
 /// A model as a set of modules.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelSpec<'a> {
-    config: &'a ModelConfig,
+    pub(super) config: &'a ModelConfig,
 }
 
 impl<'a> ModelSpec<'a> {
@@ -186,33 +186,6 @@ impl<'a> ModelSpec<'a> {
             *sum = sum.saturating_add(bytes);
         }
         Ok(sums)
-    }
-
-    /// Bytes of a layer's weights that one token reads: all but the experts that it does not go
-    /// through.
-    pub fn active_bytes(self, layer: u32, parts: &PartBytes) -> u64 {
-        let of = |sums: &[u64]| sums.get(layer as usize).copied().unwrap_or(0);
-        let (all, experts) = (of(&parts.layers), of(&parts.experts));
-        let Some(mixture) = self.config.experts_of(layer) else { return all };
-        let read = u128::from(experts) * u128::from(mixture.per_token) / u128::from(mixture.count);
-        all - experts + u64::try_from(read).unwrap_or(experts)
-    }
-
-    /// Bytes of keys and values that one position takes in layer `layer`, with `dtype` as the
-    /// compute type; a gated delta net keeps none.
-    pub fn kv_bytes_per_token(self, layer: u32, dtype: Dtype) -> u64 {
-        if self.config.delta_of(layer).is_some() {
-            return 0;
-        }
-        2 * u64::from(self.config.kv_width()) * dtype.size_bytes() as u64
-    }
-
-    /// Bytes of state that a sequence of any length has in layer `layer`: what the convolution still
-    /// sees, in the compute type, and the net's matrices, in f32.
-    pub fn state_bytes(self, layer: u32, dtype: Dtype) -> u64 {
-        let Some(delta) = self.config.delta_of(layer) else { return 0 };
-        let seen = u64::from(delta.kernel - 1) * u64::from(delta.conv_width());
-        seen * dtype.size_bytes() as u64 + delta.state_size() * Dtype::F32.size_bytes() as u64
     }
 
     /// How the module at `path` is stored: the config's word, except that a module which the config

@@ -1,6 +1,6 @@
 //! Which tensors a shard finds, and what it says of those that it does not.
 
-use daisy_proto::{LayerRange, Rank};
+use daisy_proto::{Dtype, LayerRange, Rank};
 use serde_json::{Value, json};
 
 use super::*;
@@ -214,6 +214,32 @@ fn a_token_reads_a_part_of_the_experts_and_keeps_what_its_layer_keeps() {
         |layer| (spec.kv_bytes_per_token(layer, Dtype::Bf16), spec.state_bytes(layer, Dtype::Bf16));
     let state = 3 * (2 * 32 + 32) * 2 + 4 * 16 * 8 * 4;
     assert_eq!([kept(0), kept(1), kept(2)], [(0, state), (0, state), (2 * 2 * 16 * 2, 0)]);
+}
+
+#[test]
+fn parameters_are_the_numbers_of_all_tensors() {
+    // Of a quantised one each packed word holds several, so only plain ones can be counted there.
+    let config = hybrid();
+    let counted: u64 =
+        stored(&config).iter().map(|tensor| tensor.shape.iter().product::<u64>()).sum();
+    assert_eq!(ModelSpec::new(&config).parameters(), counted);
+}
+
+#[test]
+fn floats_are_held_in_the_compute_type_and_packed_words_as_they_are() {
+    let tensor = |dtype, bytes| TensorEntry {
+        name: String::new(),
+        dtype,
+        shape: vec![2, 3],
+        offset: 0,
+        bytes,
+    };
+    for (stored, bytes, held) in
+        [(StoredDtype::Bf16, 12, 24), (StoredDtype::F32, 24, 24), (StoredDtype::U32, 24, 24)]
+    {
+        assert_eq!(ModelSpec::held_bytes(&tensor(stored, bytes), Dtype::F32), held, "{stored}");
+    }
+    assert_eq!(ModelSpec::held_bytes(&tensor(StoredDtype::F32, 24), Dtype::Bf16), 12);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::driver::{self, Command};
 use super::measuring::own_facts;
-use super::{BUILD, Node, NodeError, remote_logs, selftest};
+use super::{BUILD, Node, NodeError, planning, remote_logs, selftest};
 use crate::ipc::{Reader, Writer};
 
 /// What this node serves now; shared by all its command-line connections.
@@ -111,6 +111,16 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
     };
     match first {
         ToNode::Serve(wish) => serve_model(node, *wish, reader, writer, &attached).await,
+        ToNode::Plan(wish) => {
+            let planned = tokio::select! {
+                planned = planning::prepare(&node, &wish) => planned,
+                // Its end: nobody waits for the answer.
+                _ = reader.read::<ToNode>() => return,
+                () = node.stopping() => return,
+            };
+            let answer = planned.map(|prepared| FromNode::Plan(Box::new(prepared.report)));
+            let _ = writer.write(&answer.unwrap_or_else(FromNode::Refused)).await;
+        }
         ToNode::Status => {
             let _ = writer.write(&FromNode::Status(status(&node, &attached))).await;
         }

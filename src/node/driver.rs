@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use daisy_proto::control::{self, Request};
 use daisy_proto::local::{
-    Admit, FromNode, FromRank, Nodes, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind,
-    Serve, ToRank,
+    Admit, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve,
+    ToRank,
 };
 use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
 use futures::future::join_all;
@@ -18,9 +18,10 @@ use tokio::task::JoinSet;
 use super::Node;
 use super::endpoint::Endpoint;
 use super::handle::{Readiness, Submission};
-use super::members::{Member, gather, join_up};
+use super::members::Member;
 use super::model::Model;
 use super::peers::{Peer, PeerEvent};
+use super::planning::{Prepared, prepare};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::{join, relay};
 use super::requests::{self, Requests};
@@ -28,7 +29,6 @@ use super::staging::{Hops, Neighbours, StagedAt, bind_ip, stage_at};
 use super::watching;
 use crate::api;
 use crate::pipeline::{Failure, Input, Pipeline, State};
-use crate::plan::{Cut, plan};
 
 /// What the command line may say while the model is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,44 +102,15 @@ impl Driver {
         wish: Serve,
         out: &mpsc::Sender<FromNode>,
     ) -> Result<Self, Refusal> {
-        let dir = wish.model.clone();
-        let model = tokio::task::spawn_blocking(move || Model::open(&dir))
-            .await
-            .map_err(|error| cannot(error.to_string()))??;
-        let context = model.context(wish.context)?;
+        // A port that is taken is told at once, not when the plan is made.
         let listener =
             api::bind(&wish.host, wish.port).await.map_err(|error| cannot(error.to_string()))?;
         let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
-        let mut addrs = node.peers.clone();
-        addrs.extend(wish.peers.iter().filter(|addr| !node.peers.contains(addr)));
-        let mut members = gather(node, &addrs, &wish, &model.name, &model.digest).await?;
-        let cut = match (&wish.layers[..], &wish.nodes) {
-            ([], Nodes::Count(ranks)) => Cut::Ranks(*ranks),
-            ([], _) => Cut::Ranks(u32::try_from(members.len()).unwrap_or(1)),
-            (layers, _) => Cut::Layers(layers.to_vec()),
-        };
-        let shards = plan(&model.weights, members.len(), &cut)
-            .map_err(|error| Refusal { kind: RefusalKind::Usage, ..cannot(error.to_string()) })?;
-        members.truncate(shards.len());
-        let planned: Vec<PlannedShard> = shards
-            .iter()
-            .zip(&members)
-            .map(|(shard, member)| PlannedShard {
-                rank: shard.rank,
-                node: member.id,
-                node_name: member.name.clone(),
-                shard: shard.shard,
-                weight_bytes: shard.weight_bytes,
-            })
-            .collect();
-        let plan = FromNode::Plan { model: model.name.clone(), shards: planned.clone() };
-        let _ = out.send(plan).await;
-        // An element has at most four bytes on the wire.
-        let hidden_bytes = u64::from(model.config.hidden) * 4;
-        let (hops, notes) = join_up(node, &members, &wish, hidden_bytes).await?;
-        for note in notes {
-            let _ = out.send(FromNode::Note(note)).await;
-        }
+        let Prepared { model, report, members, hops } = prepare(node, &wish).await?;
+        let context = report.context;
+        let planned: Vec<PlannedShard> =
+            report.ranks.iter().map(|rank| rank.planned.clone()).collect();
+        let _ = out.send(FromNode::Plan(Box::new(report))).await;
 
         let id = PipelineId(super::random_u64().map_err(|error| cannot(error.to_string()))?);
         let (endpoint, submissions) = Endpoint::open(listener, local_addr, &model.name, context);

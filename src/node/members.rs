@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::Node;
 use super::measuring::{ask_for_link, link_to, own_facts};
 use super::peers::{Peer, PeerEvent};
+use super::planning::Machine;
 use super::staging::Hops;
 use crate::links::{self, Edge};
 use crate::net::DialError;
@@ -31,15 +32,21 @@ pub(crate) struct Member {
     pub(crate) peer: Option<(Peer, mpsc::Receiver<PeerEvent>)>,
 }
 
-/// Connects to every paired node that answers and to every one of `addrs`, and asks what it has; all
-/// faults are reported at once.
+impl Member {
+    pub(crate) fn machine(&self) -> Machine {
+        Machine { name: self.facts.name.to_string(), facts: self.facts.facts.clone() }
+    }
+}
+
+/// Connects to every paired node that answers and to every one of `addrs`, and asks what it has. With
+/// those that may take part come all faults of the others, and of their checkpoints.
 pub(crate) async fn gather(
     node: &Node,
     addrs: &[SocketAddr],
     wish: &Serve,
     model: &str,
     digest: &[u8; 32],
-) -> Result<Vec<Member>, Refusal> {
+) -> Result<(Vec<Member>, Option<Refusal>), Refusal> {
     node.neighbours.settled().await;
     let ready = node.neighbours.ready();
     // Named by hand first: that is the order of ranks.
@@ -59,7 +66,10 @@ pub(crate) async fn gather(
             Err(fault) => answers.push(NodeAnswer { node: addr.to_string(), digest: Err(fault) }),
         }
     }
-    let members = choose(members, wish)?;
+    let names: Vec<String> = members.iter().map(|member| member.facts.name.to_string()).collect();
+    let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
+    let chosen = choose(&names, wish)?;
+    let members: Vec<Member> = chosen.iter().filter_map(|at| members[*at].take()).collect();
     let looked = members.iter().filter_map(|member| {
         let (peer, _) = member.peer.as_ref()?;
         Some(async move {
@@ -67,19 +77,18 @@ pub(crate) async fn gather(
         })
     });
     answers.extend(join_all(looked).await);
-    preflight::check(model, digest, &answers)?;
-    Ok(members)
+    let fault = preflight::check(model, digest, &answers).err();
+    Ok((members, fault))
 }
 
-/// The nodes that the user wants, this one first.
-fn choose(members: Vec<Member>, wish: &Serve) -> Result<Vec<Member>, Refusal> {
-    let there = members.iter().map(|member| member.facts.name.to_string()).collect::<Vec<_>>();
-    let is_there = |name: &String| there.contains(name);
+/// Which of the nodes of these names the user wants, this one, the first, first.
+pub(crate) fn choose(there: &[String], wish: &Serve) -> Result<Vec<usize>, Refusal> {
     let named = match &wish.nodes {
         Nodes::Named(named) => named.as_slice(),
-        Nodes::All | Nodes::Count(_) => &[],
+        Nodes::Best | Nodes::All | Nodes::Count(_) => &[],
     };
-    if let Some(unknown) = named.iter().chain(&wish.exclude).find(|name| !is_there(name)) {
+    let is_there = |name: &&String| !there.contains(name);
+    if let Some(unknown) = named.iter().chain(&wish.exclude).find(is_there) {
         return Err(Refusal {
             message: format!("no node named `{unknown}` answers"),
             hints: vec![format!("there are: {}", there.join(", "))],
@@ -93,16 +102,13 @@ fn choose(members: Vec<Member>, wish: &Serve) -> Result<Vec<Member>, Refusal> {
             kind: RefusalKind::Usage,
         });
     }
-    let place = |member: &Member| {
-        let at = named.iter().position(|name| *name == member.facts.name.as_str());
-        let is_wanted = (named.is_empty() || at.is_some() || member.peer.is_none())
-            && !wish.exclude.iter().any(|name| *name == member.facts.name.as_str());
-        is_wanted.then(|| (member.peer.is_some(), at))
+    let place = |at: &usize| named.iter().position(|name| *name == there[*at]);
+    let is_wanted = |at: &usize| {
+        (named.is_empty() || place(at).is_some() || *at == 0) && !wish.exclude.contains(&there[*at])
     };
-    let mut chosen: Vec<Member> =
-        members.into_iter().filter(|member| place(member).is_some()).collect();
+    let mut chosen: Vec<usize> = (0..there.len()).filter(is_wanted).collect();
     // A stable sort: without names the order stays as it was.
-    chosen.sort_by_key(place);
+    chosen.sort_by_key(|at| (*at != 0, place(at)));
     Ok(chosen)
 }
 
@@ -141,7 +147,12 @@ pub(crate) async fn join_up(
     Ok((edges.iter().zip(members).map(ways).collect(), notes))
 }
 
-async fn link_between(node: &Node, from: &Member, to: &Member) -> Result<NodeLink, String> {
+/// What is known of the link between two members, measured if need be.
+pub(crate) async fn link_between(
+    node: &Node,
+    from: &Member,
+    to: &Member,
+) -> Result<NodeLink, String> {
     match (&from.peer, &to.peer) {
         (None, Some((peer, _))) => link_to(node, peer, &to.facts).await,
         (Some((peer, _)), None) => link_to(node, peer, &from.facts).await,
@@ -206,23 +217,8 @@ const EVENTS_MAX: usize = 256;
 mod tests {
     use std::path::PathBuf;
 
-    use daisy_proto::local::LinkWish;
-    use daisy_proto::{Facts, NodeName};
-
     use super::*;
-
-    /// The first one is this node; a test has no connection for the others, so all are.
-    fn member(n: u8, name: &str) -> Member {
-        let facts = NodeFacts {
-            name: NodeName::new(name).expect("a name"),
-            facts: Facts::default(),
-            interfaces: Vec::new(),
-            cables: Vec::new(),
-            control_port: 0,
-            probe_port: 0,
-        };
-        Member { id: NodeId([n; 32]), name: name.to_owned(), facts, peer: None }
-    }
+    use daisy_proto::local::{Headroom, LinkWish};
 
     fn wish(nodes: Nodes, exclude: &[&str]) -> Serve {
         Serve {
@@ -235,6 +231,8 @@ mod tests {
             exclude: exclude.iter().map(|name| (*name).to_owned()).collect(),
             links: LinkWish::default(),
             context: None,
+            sequences: 1,
+            headroom: Headroom::Usual,
             chunk: 1,
             dtype: None,
         }
@@ -243,17 +241,23 @@ mod tests {
     #[test]
     fn unknown_names_and_the_driver_itself_are_refused() {
         let named = |names: &[&str]| Nodes::Named(names.iter().map(|n| (*n).to_owned()).collect());
-        let members = || vec![member(1, "studio"), member(2, "mini")];
+        let there = ["studio", "mini"].map(str::to_owned);
         for (wish, part) in [
             (wish(named(&["air"]), &[]), "no node named `air` answers"),
             (wish(Nodes::All, &["air"]), "no node named `air` answers"),
             (wish(Nodes::All, &["studio"]), "`studio` drives"),
         ] {
-            let refusal = choose(members(), &wish).expect_err(part);
+            let refusal = choose(&there, &wish).expect_err(part);
             assert!(refusal.message.contains(part), "{}", refusal.message);
             assert_eq!(refusal.kind, RefusalKind::Usage);
         }
-        let left = choose(members(), &wish(Nodes::All, &["mini"])).expect("one is left");
-        assert_eq!(left.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["studio"]);
+    }
+
+    #[test]
+    fn the_driver_is_first_and_then_they_come_as_named() {
+        let named = Nodes::Named(["air", "mini"].map(str::to_owned).to_vec());
+        let there = ["studio", "mini", "pro", "air"].map(str::to_owned);
+        assert_eq!(choose(&there, &wish(named, &[])), Ok(vec![0, 3, 1]));
+        assert_eq!(choose(&there, &wish(Nodes::Best, &["mini"])), Ok(vec![0, 2, 3]));
     }
 }

@@ -20,6 +20,7 @@ mod model;
 mod neighbours;
 mod pairing;
 mod peers;
+pub(crate) mod planning;
 mod ranks;
 mod relay;
 mod remote_logs;

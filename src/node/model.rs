@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use daisy_proto::Dtype;
 use daisy_proto::local::{Refusal, RefusalKind};
 
-use crate::model::{ModelConfig, ModelSpec};
-use crate::plan::Weights;
+use crate::model::{ModelConfig, TensorEntry};
+use crate::plan;
 use crate::store::Checkpoint;
 use crate::text::TextModel;
 
@@ -15,7 +16,7 @@ use crate::text::TextModel;
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) config: ModelConfig,
-    pub(crate) weights: Weights,
+    tensors: Vec<TensorEntry>,
     pub(crate) text: Arc<TextModel>,
     pub(crate) digest: [u8; 32],
 }
@@ -26,41 +27,33 @@ impl Model {
         let checkpoint = Checkpoint::open(dir).map_err(|error| refusal(&error))?;
         let config = ModelConfig::parse(&checkpoint.config_json)
             .map_err(|error| refusal(&format!("{}: {error}", dir.join("config.json").display())))?;
-        let sizes = checkpoint.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.bytes));
-        let bytes = ModelSpec::new(&config)
-            .bytes_by_part(sizes)
-            .map_err(|error| refusal(&format!("{}: {error}", dir.display())))?;
         let text = TextModel::open(dir).map_err(|error| refusal(&error))?;
-        Ok(Self {
+        let model = Self {
             name: checkpoint.name.clone(),
-            weights: Weights {
-                ends: bytes.embedding + bytes.norm + bytes.head,
-                layers: bytes.layers,
-            },
             config,
             text: Arc::new(text),
             digest: checkpoint.digest(),
-        })
+            tensors: checkpoint.tensors,
+        };
+        // Names that the model has no place for are told before any other node is asked.
+        model.costs(Dtype::F32).map_err(|Refusal { message, hints, kind }| {
+            let message = format!("{}: {message}", dir.display());
+            Refusal { message, hints, kind }
+        })?;
+        Ok(model)
     }
 
-    /// The context to serve: what was asked for, at most the model's own.
-    pub(crate) fn context(&self, wanted: Option<u32>) -> Result<u32, Refusal> {
-        let own = self.config.max_positions;
-        match wanted {
-            None => Ok(own.min(CONTEXT_DEFAULT)),
-            Some(wanted) if wanted > own => Err(Refusal {
-                message: format!("--context {wanted} is more than the model's own {own} tokens"),
-                hints: vec![format!("--context {own} is the most")],
-                kind: RefusalKind::Usage,
-            }),
-            Some(wanted) => Ok(wanted),
-        }
+    /// What the model takes on ranks that compute in `dtype`.
+    pub(crate) fn costs(&self, dtype: Dtype) -> Result<plan::Model, Refusal> {
+        plan::Model::of(&self.config, &self.tensors, dtype).map_err(|error| refusal(&error))
+    }
+
+    /// Bytes of one position on the wire, at most: an element has four there, or two.
+    pub(crate) const fn hidden_bytes(&self) -> u64 {
+        self.config.hidden as u64 * 4
     }
 }
 
 fn refusal(error: &impl ToString) -> Refusal {
     Refusal { message: error.to_string(), hints: Vec::new(), kind: RefusalKind::CannotBeDone }
 }
-
-/// Without a memory plan, a context that small machines can hold.
-const CONTEXT_DEFAULT: u32 = 8192;

@@ -1,35 +1,121 @@
-//! Which node holds which layers. Pure: bytes and wishes in, shards out; it knows no socket, no
-//! clock and no file.
+//! Which node holds which layers. Pure: a model's bytes, what nodes can spare and the ways between
+//! them in; shards with the sums that justify them out. It knows no socket, no clock and no file.
 //!
-//! For now the cut balances bytes: the heaviest rank is as light as it can be. Memory, speed and
-//! links enter here when nodes know theirs.
+//! A split is possible when every rank's needs are within its node's spare memory and its weights
+//! under the residency ceiling. Of all possible ones the fastest per token is taken, and of equally
+//! fast ones that with the largest margin. Start at [`plan`].
+
+pub mod chips;
+mod model;
+mod node;
+mod objective;
+mod report;
+mod search;
+mod shortage;
+mod speed;
+#[cfg(test)]
+mod tests;
 
 use daisy_proto::{LayerRange, Rank, Shard};
 
-/// What each part of a model weighs.
+pub use model::{Demand, Ends, Layer, Model};
+pub use node::{Bound, Ceiling, Node, RESERVE_USUAL, Spare, Speed};
+use objective::{Fastest, LeastShort};
+pub use report::{Task, report};
+pub use search::NODES_MAX;
+use search::{Ranks, Stage, best};
+pub use shortage::Shortage;
+pub use speed::{Hop, Hops};
+
+use model::Sums;
+
+/// What the user asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Weights {
-    /// Bytes of each layer, in order.
-    pub layers: Vec<u64>,
-    /// Embedding, final norm and head: all on rank 0.
-    pub ends: u64,
+pub struct Wish {
+    pub cut: Cut,
+    /// In tokens; none: as much as the split that is fastest with a short one has room for.
+    pub context: Option<u32>,
+    pub sequences: u32,
+    /// Longest prefill chunk, in tokens.
+    pub chunk: u32,
 }
 
 /// How the user wants the model cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cut {
-    /// Into this many ranks, balanced by bytes.
+    /// On this node alone where it fits, else as is fastest.
+    Best,
+    /// Over this many nodes.
     Ranks(u32),
-    /// Layers per rank, in rank order.
+    /// Over all nodes.
+    All,
+    /// Layers per rank; ranks are the nodes in their order.
     Layers(Vec<u32>),
 }
 
-/// One rank of a plan.
+/// A split that fits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// In the order of ranks.
+    pub ranks: Vec<Ranked>,
+    /// Tokens that each sequence may have.
+    pub context: u32,
+    /// The longest context that fits this split.
+    pub context_max: u32,
+    /// Predicted time per token.
+    pub token_ns: u64,
+    /// Of it, what the ways between the ranks take.
+    pub hops_ns: u64,
+    /// Predicted time to the first token after a prompt of [`PROMPT`] tokens; none: a node's speed
+    /// is not known.
+    pub first_token_ns: Option<u64>,
+}
+
+/// What a rank takes beside what its node can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned {
-    pub rank: Rank,
-    pub shard: Shard,
+pub struct Fit {
     pub weight_bytes: u64,
+    /// Keys, values, state, and room to work.
+    pub work_bytes: u64,
+    pub spare: Spare,
+}
+
+/// A rank, its node and what it takes there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranked {
+    pub rank: Rank,
+    /// Which of the nodes that were given.
+    pub node: usize,
+    pub shard: Shard,
+    pub fit: Fit,
+}
+
+impl Fit {
+    pub const fn needs_bytes(&self) -> u64 {
+        self.weight_bytes.saturating_add(self.work_bytes)
+    }
+
+    /// How far this is beyond what the node can hold; 0: it fits.
+    pub fn short_bytes(&self) -> u64 {
+        let over_ceiling = self.weight_bytes.saturating_sub(self.spare.weights_max());
+        self.needs_bytes().saturating_sub(self.spare.bytes).max(over_ceiling)
+    }
+
+    /// How much could be added before a limit is met.
+    pub fn margin_bytes(&self) -> u64 {
+        let below_ceiling = self.spare.weights_max().saturating_sub(self.weight_bytes);
+        self.spare.bytes.saturating_sub(self.needs_bytes()).min(below_ceiling)
+    }
+
+    /// The limit that is exceeded most, or would be met first.
+    pub fn bound(&self) -> Bound {
+        let past = |taken: u64, most: u64| i128::from(taken) - i128::from(most);
+        let past_spare = past(self.needs_bytes(), self.spare.bytes);
+        match self.spare.ceiling {
+            Some(ceiling) if past(self.weight_bytes, ceiling.bytes()) > past_spare => ceiling,
+            _ => self.spare.bound,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,188 +132,241 @@ pub enum PlanError {
     TooFewLayers { layers: usize, ranks: u32 },
     #[error("--nodes 0: at least 1 rank is needed")]
     NoRank,
+    #[error(
+        "{nodes} nodes are there, and a plan takes at most {NODES_MAX}: name them with --nodes"
+    )]
+    TooManyNodes { nodes: usize },
+    #[error("no fast links join {ranks} nodes into a ring")]
+    NoRing { ranks: u32 },
+    #[error("--context {wanted} is more than the model's own {most} tokens")]
+    Context { wanted: u32, most: u32 },
+    /// Boxed: it has a table.
+    #[error("the model does not fit")]
+    Short(Box<Shortage>),
 }
 
-/// Cuts the model for `nodes` nodes, the driver first.
-pub fn plan(weights: &Weights, nodes: usize, cut: &Cut) -> Result<Vec<Planned>, PlanError> {
-    let counts = match cut {
-        Cut::Layers(counts) => checked(weights, nodes, counts)?,
-        Cut::Ranks(ranks) => balanced(weights, nodes, *ranks)?,
+/// Cuts the model for these nodes, the driver first.
+pub fn plan(model: &Model, nodes: &[Node], hops: &Hops, wish: &Wish) -> Result<Plan, PlanError> {
+    let ranks = checked(model, nodes.len(), wish)?;
+    // A longer context is taken afterwards, if there is room.
+    let least = wish.context.unwrap_or_else(|| model.context_max.min(CONTEXT_LEAST));
+    let demand = Demand { context: least, sequences: wish.sequences, chunk: wish.chunk };
+    let costs = Costs::new(model, nodes, hops, demand);
+    let stages = match &wish.cut {
+        Cut::Layers(counts) => by_hand(counts),
+        cut => {
+            let fastest = |ranks| best(&Fastest(&costs), nodes.len(), model.layer_count(), ranks);
+            // What fits one node is split only when asked: a chain has more that can fail.
+            let alone = (*cut == Cut::Best).then(|| fastest(Ranks::Exactly(1))).flatten();
+            match alone.or_else(|| fastest(ranks)) {
+                Some((_, stages)) => stages,
+                None => return Err(costs.shortage(ranks)),
+            }
+        }
     };
+    if costs.ranked(&stages).iter().any(|rank| rank.fit.short_bytes() > 0) {
+        return Err(PlanError::Short(Box::new(costs.shortage_of(&stages))));
+    }
+    let context_max = costs.context_max(&stages);
+    let context = wish.context.unwrap_or(context_max);
+    let costs = costs.with_context(context);
+    Ok(Plan {
+        ranks: costs.ranked(&stages),
+        context,
+        context_max,
+        token_ns: costs.token_ns(&stages),
+        hops_ns: costs.hops_ns(&stages, model.hidden_bytes),
+        first_token_ns: costs.first_token_ns(&stages),
+    })
+}
+
+/// The longest context that any split of this many ranks has room for; 0: none has for one token.
+pub fn context_max(model: &Model, nodes: &[Node], hops: &Hops, wish: &Wish) -> u32 {
+    let Ok(ranks) = checked(model, nodes.len(), wish) else { return 0 };
+    let fits = |context: u32| {
+        let demand = Demand { context, sequences: wish.sequences, chunk: wish.chunk };
+        let costs = Costs::new(model, nodes, hops, demand);
+        match &wish.cut {
+            Cut::Layers(counts) => {
+                costs.ranked(&by_hand(counts)).iter().all(|rank| rank.fit.short_bytes() == 0)
+            }
+            _ => best(&Fastest(&costs), nodes.len(), model.layer_count(), ranks).is_some(),
+        }
+    };
+    let (mut fitting, mut too_long) = (0, model.context_max.saturating_add(1));
+    while too_long - fitting > 1 {
+        let middle = fitting + (too_long - fitting) / 2;
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            too_long = middle;
+        }
+    }
+    fitting
+}
+
+/// How many ranks there may be, once the wish is known to make sense.
+fn checked(model: &Model, nodes: usize, wish: &Wish) -> Result<Ranks, PlanError> {
+    let layers = model.layers.len();
+    if let Some(wanted) = wish.context.filter(|wanted| *wanted > model.context_max) {
+        return Err(PlanError::Context { wanted, most: model.context_max });
+    }
+    if nodes > NODES_MAX {
+        return Err(PlanError::TooManyNodes { nodes });
+    }
+    let exactly = |ranks: u32| match ranks {
+        0 => Err(PlanError::NoRank),
+        _ if ranks as usize > nodes => Err(PlanError::TooFewNodes { ranks, nodes }),
+        _ if ranks as usize > layers => Err(PlanError::TooFewLayers { layers, ranks }),
+        _ => Ok(Ranks::Exactly(ranks)),
+    };
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    match &wish.cut {
+        Cut::Best => Ok(Ranks::Any),
+        Cut::Ranks(ranks) => exactly(*ranks),
+        Cut::All => exactly(count(nodes)),
+        Cut::Layers(counts) => {
+            let given = || counts.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+            if let Some(rank) = counts.iter().position(|count| *count == 0) {
+                return Err(PlanError::EmptyRank { given: given(), rank });
+            }
+            let sum: u64 = counts.iter().copied().map(u64::from).sum();
+            if sum != layers as u64 {
+                return Err(PlanError::Sum { given: given(), sum, layers });
+            }
+            if counts.len() > nodes {
+                let ranks = counts.len();
+                return Err(PlanError::TooManyShards { given: given(), ranks, nodes });
+            }
+            exactly(count(counts.len()))
+        }
+    }
+}
+
+fn by_hand(counts: &[u32]) -> Vec<Stage> {
     let mut start = 0;
-    let shards = counts.iter().zip(0..).map(|(count, rank)| {
+    let stages = counts.iter().enumerate().map(|(node, count)| {
         let layers = LayerRange::new(start, start + count);
         start = layers.end;
-        Planned {
-            rank: Rank(rank),
-            shard: Shard::of(Rank(rank), layers),
-            weight_bytes: weights.of(layers) + if rank == 0 { weights.ends } else { 0 },
-        }
+        Stage { node, layers }
     });
-    Ok(shards.collect())
+    stages.collect()
 }
 
-impl Weights {
-    fn of(&self, layers: LayerRange) -> u64 {
-        self.layers[layers.start as usize..layers.end as usize].iter().sum()
-    }
+/// What splits cost, for one model, set of nodes and demand.
+#[derive(Debug)]
+struct Costs<'a> {
+    model: &'a Model,
+    sums: Sums,
+    nodes: &'a [Node],
+    spares: Vec<Spare>,
+    hops: &'a Hops,
+    demand: Demand,
 }
 
-fn checked(weights: &Weights, nodes: usize, counts: &[u32]) -> Result<Vec<u32>, PlanError> {
-    let given = || counts.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    if let Some(rank) = counts.iter().position(|count| *count == 0) {
-        return Err(PlanError::EmptyRank { given: given(), rank });
+impl<'a> Costs<'a> {
+    fn new(model: &'a Model, nodes: &'a [Node], hops: &'a Hops, demand: Demand) -> Self {
+        let spares = nodes.iter().map(Node::spare).collect();
+        Self { model, sums: Sums::of(model), nodes, spares, hops, demand }
     }
-    let sum: u64 = counts.iter().copied().map(u64::from).sum();
-    let layers = weights.layers.len();
-    if sum != layers as u64 {
-        return Err(PlanError::Sum { given: given(), sum, layers });
-    }
-    if counts.len() > nodes {
-        return Err(PlanError::TooManyShards { given: given(), ranks: counts.len(), nodes });
-    }
-    Ok(counts.to_vec())
-}
 
-/// Layer counts whose heaviest rank is lightest; among those, the most even.
-fn balanced(weights: &Weights, nodes: usize, ranks: u32) -> Result<Vec<u32>, PlanError> {
-    let layers = weights.layers.len();
-    let world = ranks as usize;
-    if world == 0 {
-        return Err(PlanError::NoRank);
+    /// A rank that holds what `rank` sums up, on node `node`.
+    fn fit(&self, node: usize, rank: &Layer) -> Fit {
+        let room = self.model.work_bytes_per_token.saturating_mul(u64::from(self.demand.chunk));
+        Fit {
+            weight_bytes: rank.weight_bytes,
+            work_bytes: rank.kv_bytes(&self.demand).saturating_add(room),
+            spare: self.spares[node],
+        }
     }
-    if world > nodes {
-        return Err(PlanError::TooFewNodes { ranks, nodes });
+
+    fn ranked(&self, stages: &[Stage]) -> Vec<Ranked> {
+        let ranks = (0..).map(Rank).zip(stages);
+        let ranked = ranks.map(|(rank, stage)| {
+            let fit = self.fit(stage.node, &self.sums.range(stage.layers, rank.0 == 0));
+            Ranked { rank, node: stage.node, shard: Shard::of(rank, stage.layers), fit }
+        });
+        ranked.collect()
     }
-    if layers < world {
-        return Err(PlanError::TooFewLayers { layers, ranks });
+
+    /// One way from a rank to the next, for this many bytes; none: no link that may carry them.
+    fn hop_ns(&self, from: usize, to: usize, bytes: u64) -> Option<u64> {
+        if from == to { Some(0) } else { self.hops.at(from, to).map(|hop| hop.ns(bytes)) }
     }
-    // best[n]: the best cut of the first n layers into the ranks so far.
-    let mut best: Vec<Option<Partial>> = vec![None; layers + 1];
-    best[0] = Some(Partial::default());
-    for rank in 0..world {
-        let mut next: Vec<Option<Partial>> = vec![None; layers + 1];
-        let ends = if rank == 0 { weights.ends } else { 0 };
-        for (start, partial) in best.iter().enumerate() {
-            let Some(partial) = partial else { continue };
-            let mut bytes = ends;
-            for (count, (layer, slot)) in
-                (1..).zip(weights.layers[start..].iter().zip(&mut next[start + 1..]))
-            {
-                bytes += layer;
-                let longer = partial.with(count, bytes);
-                if slot.as_ref().is_none_or(|known| longer.cost < known.cost) {
-                    *slot = Some(longer);
+
+    fn hops_ns(&self, stages: &[Stage], bytes: u64) -> u64 {
+        let next = stages.iter().cycle().skip(1);
+        let hops = stages.iter().zip(next).map(|(a, b)| self.hop_ns(a.node, b.node, bytes));
+        hops.map(Option::unwrap_or_default).fold(0, u64::saturating_add)
+    }
+
+    fn token_ns(&self, stages: &[Stage]) -> u64 {
+        let computed = stages.iter().map(|stage| {
+            let sum = self.sums.range(stage.layers, stage.layers.start == 0);
+            self.nodes[stage.node].speed.decode_ns(&sum)
+        });
+        computed.fold(self.hops_ns(stages, self.model.hidden_bytes), u64::saturating_add)
+    }
+
+    fn first_token_ns(&self, stages: &[Stage]) -> Option<u64> {
+        let millibits = self.model.millibits_per_weight();
+        let prompt = PROMPT.min(self.model.context_max);
+        let computed = stages.iter().map(|stage| {
+            let sum = self.sums.range(stage.layers, stage.layers.start == 0);
+            self.nodes[stage.node].speed.prefill_ns(&sum, millibits, prompt)
+        });
+        let bytes = self.model.hidden_bytes.saturating_mul(u64::from(prompt));
+        let sum: Option<u64> = computed.sum();
+        Some(sum?.saturating_add(self.hops_ns(stages, bytes)))
+    }
+
+    /// The longest context for which every rank of this split has room; 0: not even for one token.
+    fn context_max(&self, stages: &[Stage]) -> u32 {
+        let empty = self.with_context(0);
+        let most = stages.iter().map(|stage| {
+            let sum = self.sums.range(stage.layers, stage.layers.start == 0);
+            let sequences = u64::from(self.demand.sequences);
+            let per_token = sum.kv_bytes_per_token.saturating_mul(sequences);
+            let fit = empty.fit(stage.node, &sum);
+            match fit.spare.bytes.checked_sub(fit.needs_bytes()) {
+                Some(left) if fit.short_bytes() == 0 => {
+                    left.checked_div(per_token).unwrap_or(u64::MAX)
                 }
+                _ => 0,
             }
-        }
-        best = next;
-    }
-    let partial = best[layers].take().expect("there are at least as many layers as ranks");
-    Ok(partial.counts)
-}
-
-/// A cut of the first layers into the first ranks.
-#[derive(Debug, Clone, Default)]
-struct Partial {
-    /// The heaviest rank, then the sum of squares: of equally light cuts the most even is best.
-    cost: (u64, u128),
-    counts: Vec<u32>,
-}
-
-impl Partial {
-    /// One rank more, of `count` layers and `bytes` in all.
-    fn with(&self, count: u32, bytes: u64) -> Self {
-        let square = u128::from(bytes).saturating_mul(u128::from(bytes));
-        let cost = (self.cost.0.max(bytes), self.cost.1.saturating_add(square));
-        let mut counts = self.counts.clone();
-        counts.push(count);
-        Self { cost, counts }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn counts(plan: &[Planned]) -> Vec<u32> {
-        plan.iter().map(|planned| planned.shard.layers.len()).collect()
+        });
+        let most = most.min().unwrap_or(0).min(u64::from(self.model.context_max));
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 
-    #[test]
-    fn rank_0_holds_the_ends_and_so_gets_fewer_layers() {
-        let weights = Weights { layers: vec![10; 10], ends: 40 };
-        let plan = plan(&weights, 2, &Cut::Ranks(2)).expect("fits");
-        assert_eq!(counts(&plan), [3, 7]);
-        assert!(plan[0].shard.has_embedding && plan[0].shard.has_head);
-        assert!(!plan[1].shard.has_embedding && !plan[1].shard.has_head);
-        assert_eq!((plan[0].weight_bytes, plan[1].weight_bytes), (70, 70));
+    fn with_context(&self, context: u32) -> Self {
+        let demand = Demand { context, ..self.demand };
+        Self::new(self.model, self.nodes, self.hops, demand)
     }
 
-    #[test]
-    fn a_cut_by_hand_is_taken_as_it_is_or_refused() {
-        let weights = Weights { layers: vec![1; 30], ends: 0 };
-        let by_hand = |layers: &[u32], nodes| plan(&weights, nodes, &Cut::Layers(layers.to_vec()));
-        assert_eq!(counts(&by_hand(&[1, 29], 2).expect("fits")), [1, 29]);
-        for (layers, nodes, message) in [
-            (&[15, 14][..], 2, "--layers 15,14 adds up to 29 layers, but the model has 30"),
-            (
-                &[30, 0],
-                2,
-                "--layers 30,0 leaves rank 1 without a layer; each rank needs at least 1",
-            ),
-            (&[15, 15], 1, "--layers 15,15 names 2 ranks, but 1 node(s) are reachable"),
-        ] {
-            assert_eq!(by_hand(layers, nodes).expect_err("refused").to_string(), message);
+    /// Why there is no split of so many ranks: the one that lacks least, if links allow any.
+    fn shortage(&self, ranks: Ranks) -> PlanError {
+        let least = best(&LeastShort(self), self.nodes.len(), self.model.layer_count(), ranks);
+        match (least, ranks) {
+            (Some((_, stages)), _) => PlanError::Short(Box::new(self.shortage_of(&stages))),
+            (None, Ranks::Exactly(ranks)) => PlanError::NoRing { ranks },
+            (None, Ranks::Any) => PlanError::NoRing { ranks: 1 },
         }
     }
 
-    #[test]
-    fn what_cannot_be_cut_is_refused() {
-        let weights = Weights { layers: vec![1; 3], ends: 0 };
-        for (ranks, nodes, error) in [
-            (0, 2, PlanError::NoRank),
-            (3, 2, PlanError::TooFewNodes { ranks: 3, nodes: 2 }),
-            (4, 4, PlanError::TooFewLayers { layers: 3, ranks: 4 }),
-        ] {
-            assert_eq!(plan(&weights, nodes, &Cut::Ranks(ranks)), Err(error));
-        }
-    }
-
-    /// The lightest heaviest rank, by trying every cut.
-    fn brute_force(layers: &[u64], ends: u64, ranks: usize) -> u64 {
-        if ranks == 1 {
-            return ends + layers.iter().sum::<u64>();
-        }
-        (1..=layers.len() + 1 - ranks)
-            .map(|first| {
-                let own: u64 = ends + layers[..first].iter().sum::<u64>();
-                own.max(brute_force(&layers[first..], 0, ranks - 1))
-            })
-            .min()
-            .expect("at least one cut")
-    }
-
-    proptest! {
-        #[test]
-        fn every_layer_once_in_order_and_as_light_as_brute_force(
-            layers in prop::collection::vec(1..1000u64, 4..10),
-            ends in 0..3000u64,
-            ranks in 1..5u32,
-        ) {
-            let weights = Weights { layers: layers.clone(), ends };
-            let plan = plan(&weights, 4, &Cut::Ranks(ranks)).expect("fits");
-            let mut next = 0;
-            for planned in &plan {
-                prop_assert_eq!(planned.shard.layers.start, next);
-                prop_assert!(!planned.shard.layers.is_empty());
-                next = planned.shard.layers.end;
-            }
-            prop_assert_eq!(next as usize, layers.len());
-            let heaviest = plan.iter().map(|planned| planned.weight_bytes).max().expect("a rank");
-            prop_assert_eq!(heaviest, brute_force(&layers, ends, ranks as usize));
+    fn shortage_of(&self, stages: &[Stage]) -> Shortage {
+        Shortage {
+            ranks: self.ranked(stages),
+            nodes: self.nodes.to_vec(),
+            weight_bytes: self.model.weight_bytes(),
+            millibits_per_weight: self.model.millibits_per_weight(),
+            demand: self.demand,
+            context_max: self.context_max(stages),
         }
     }
 }
+
+/// The context for which there must be room where none is asked for, in tokens.
+pub const CONTEXT_LEAST: u32 = 4096;
+/// The prompt for which the time to the first token is predicted, in tokens.
+pub const PROMPT: u32 = 1024;

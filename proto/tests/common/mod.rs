@@ -10,10 +10,11 @@ use daisy_proto::control::{
 use daisy_proto::frame::{Decoder, Frame, Limits};
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, Finding, FinishReason, FromNode, FromRank, LinkStatus, LinkWish, NodeStatus, Nodes,
-    Pairing, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart, RankStatus,
-    Refusal, RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
+    Admit, Finding, FinishReason, FromNode, FromRank, Headroom, LinkStatus, LinkWish, NodeStatus,
+    Nodes, Pairing, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart,
+    RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
 };
+use daisy_proto::plan::{FirstToken, OtherPlan, PlanReport, PlannedRank, Prediction};
 use daisy_proto::{
     Address, Cable, CloseReason, Device, Dtype, Facts, Interface, LayerRange, LinkKind, Logprobs,
     NodeId, NodeLink, NodeName, Path, PathEnd, PipelineId, Power, Pressure, Rank, Row, Sample,
@@ -107,6 +108,7 @@ pub fn from_rank() -> impl Strategy<Value = FromRank> {
 pub fn to_node() -> impl Strategy<Value = ToNode> {
     prop_oneof![
         serve().prop_map(|serve| ToNode::Serve(Box::new(serve))),
+        serve().prop_map(|serve| ToNode::Plan(Box::new(serve))),
         any::<u64>().prop_map(|grace_ms| ToNode::Drain { grace_ms }),
         Just(ToNode::Status),
         Just(ToNode::Survey),
@@ -124,7 +126,7 @@ pub fn to_node() -> impl Strategy<Value = ToNode> {
 
 pub fn from_node() -> impl Strategy<Value = FromNode> {
     prop_oneof![
-        (text(), vec(planned(), 0..4)).prop_map(|(model, shards)| FromNode::Plan { model, shards }),
+        plan_report().prop_map(|plan| FromNode::Plan(Box::new(plan))),
         (rank(), text(), progress()).prop_map(|(rank, node, progress)| FromNode::Progress {
             rank,
             node,
@@ -321,11 +323,59 @@ prop_compose! {
     fn serve()(
         model in path(), host in text(), port in any::<u16>(), peers in vec(addr(), 0..4),
         layers in vec(any::<u32>(), 0..5), nodes in nodes(), exclude in vec(text(), 0..2),
-        links in link_wish(), context in option::of(any::<u32>()), chunk in any::<u32>(), dtype in option::of(dtype()),
+        links in link_wish(), context in option::of(any::<u32>()), sequences in any::<u32>(),
+        headroom in headroom(), chunk in any::<u32>(), dtype in option::of(dtype()),
     ) -> Serve {
         Serve {
-            model, host, port, peers, layers, nodes, exclude, links, context, chunk, dtype,
+            model, host, port, peers, layers, nodes, exclude, links, context, sequences, headroom,
+            chunk, dtype,
         }
+    }
+}
+
+fn headroom() -> impl Strategy<Value = Headroom> {
+    prop_oneof![
+        Just(Headroom::Usual),
+        vec(any::<u64>(), 0..3).prop_map(Headroom::InOrder),
+        vec((text(), any::<u64>()), 0..3).prop_map(Headroom::ByName),
+    ]
+}
+
+prop_compose! {
+    fn plan_report()(
+        model in text(), ranks in vec(planned_rank(), 0..3), context in any::<u32>(),
+        context_max in any::<u32>(), sequences in any::<u32>(), prediction in prediction(),
+        others in vec(other_plan(), 0..2), notes in vec(text(), 0..2),
+    ) -> PlanReport {
+        PlanReport { model, ranks, context, context_max, sequences, prediction, others, notes }
+    }
+}
+
+prop_compose! {
+    fn planned_rank()(
+        planned in planned(), work_bytes in any::<u64>(), spare_bytes in any::<u64>(),
+        margin_bytes in any::<u64>(), bound in text(),
+    ) -> PlannedRank {
+        PlannedRank { planned, work_bytes, spare_bytes, margin_bytes, bound }
+    }
+}
+
+prop_compose! {
+    fn prediction()(
+        token_us in any::<u64>(), hops_us in any::<u64>(),
+        first_token in option::of((any::<u32>(), any::<u64>())),
+    ) -> Prediction {
+        let first_token = first_token.map(|(prompt_tokens, us)| FirstToken { prompt_tokens, us });
+        Prediction { token_us, hops_us, first_token }
+    }
+}
+
+prop_compose! {
+    fn other_plan()(
+        what in text(), args in vec(text(), 0..3), context_max in any::<u32>(),
+        prediction in prediction(),
+    ) -> OtherPlan {
+        OtherPlan { what, args, context_max, prediction }
     }
 }
 
@@ -395,6 +445,7 @@ prop_compose! {
 
 fn nodes() -> impl Strategy<Value = Nodes> {
     prop_oneof![
+        Just(Nodes::Best),
         Just(Nodes::All),
         any::<u32>().prop_map(Nodes::Count),
         vec(text(), 0..3).prop_map(Nodes::Named),
