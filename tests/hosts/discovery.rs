@@ -1,11 +1,9 @@
 //! Nodes find, pair and lose each other over a cable that has link-local IPv6 and nothing else.
 
-use std::io::Write;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::cluster::{Endless, Home, Process, await_gone, pids, tiny};
-use super::rig::{Cable, await_state, pair, peers, state};
+use super::rig::{Cable, await_state, chat, pair, peers, state};
 use super::skip;
 
 /// On the documented port, as users run it.
@@ -63,16 +61,6 @@ fn two_nodes_on_a_cable_see_each_other_and_pair_by_code() {
     let unpaired = alpha.daisy(&["cluster", "unpair", "beta"]).output().expect("runs");
     assert!(unpaired.status.success(), "{unpaired:?}");
     await_state(&alpha, "beta", "absent", Duration::from_secs(1));
-}
-
-/// Types one line into a chat at `url`, in the namespace of `home`.
-fn chat(home: &Home, url: &str, tokens: &str) -> std::process::Child {
-    let args = ["chat", "--url", url, "--temperature", "0", "--max-tokens", tokens];
-    let mut command = home.daisy(&args);
-    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = piped.spawn().expect("starts");
-    child.stdin.as_mut().expect("piped").write_all(b"hello\n").expect("written");
-    child
 }
 
 #[test]

@@ -1,110 +1,93 @@
 //! Two machines with a fast and a slow link at once: which one hidden states take, and when none will do.
 //!
-//! The other machine is a network namespace. "Thunderbolt" is a bridge with a veth pair in it, as a Mac's
-//! bridge has its ports; "Wi-Fi" is a cable of our own between two TUN devices, with its delay and rate.
+//! Both are network namespaces, so that nothing else on this machine comes or goes there. "Thunderbolt" is
+//! a bridge with a veth pair in it, as a Mac's bridge has its ports; "Wi-Fi" is a cable of our own between
+//! two TUN devices, with its delay and rate.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::cable::Cable;
-use super::cluster::{Endless, Home, Ready, body, post};
+use super::cluster::{Endless, Home, Process, Ready};
+use super::rig::{Machine, chat, ip, pair_of_machines, peers};
 use super::skip;
 
-/// A second machine and both links to it; gone when dropped.
+/// Two machines and both links between them; gone when dropped.
 struct Rig {
-    namespace: String,
-    fast: String,
-    slow: String,
+    near: Machine,
+    far: Machine,
     /// Keeps the TUN devices.
-    devices: Option<Child>,
+    devices: Child,
 }
 
 impl Rig {
+    /// The error says why this machine has no namespaces or no TUN devices.
     fn new(slow: Cable) -> Result<Self, String> {
-        let number = std::process::id() % 100_000;
-        let rig = Self {
-            namespace: format!("daisy-links-{number}"),
-            fast: format!("dzf{number}"),
-            slow: format!("dzs{number}"),
-            devices: None,
-        };
-        rig.build(slow)
-    }
-
-    fn build(mut self, slow: Cable) -> Result<Self, String> {
-        let Self { namespace, fast, slow: wifi, .. } = &self;
-        ip(&format!("netns add {namespace}"))?;
-        ip(&format!("-n {namespace} link set lo up"))?;
-        ip(&format!("link add {fast}p type veth peer name {fast}q netns {namespace}"))?;
-        for (within, port, end) in [(String::new(), "p", 1), (format!("-n {namespace} "), "q", 2)] {
-            ip(&format!("{within}link add {fast} type bridge"))?;
-            ip(&format!("{within}link set {fast}{port} master {fast}"))?;
-            ip(&format!("{within}link set {fast}{port} up"))?;
-            ip(&format!("{within}link set {fast} up"))?;
-            ip(&format!("{within}addr add {FAST}.{end}/24 dev {fast}"))?;
+        let [near, far] = pair_of_machines()?;
+        ip(&format!(
+            "link add port netns {} type veth peer name port netns {}",
+            near.namespace, far.namespace
+        ))?;
+        for (machine, end) in [(&near, 1), (&far, 2)] {
+            machine.ip(&format!("link add {FAST} type bridge"))?;
+            machine.ip(&format!("link set port master {FAST}"))?;
+            machine.ip("link set port up")?;
+            machine.ip(&format!("link set {FAST} up"))?;
+            machine.ip(&format!("addr add {FAST_NET}.{end}/24 dev {FAST}"))?;
         }
-        let script = format!("{}/scripts/lib/tun.py", env!("CARGO_MANIFEST_DIR"));
-        let mut devices = Command::new("python3")
-            .args([&script, wifi, "-", namespace])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("python3: {error}"))?;
-        let mut line = String::new();
-        let stdout = devices.stdout.take().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
-        let (pid, numbers) = (devices.id(), line.split_whitespace());
-        let fds: Vec<i32> = numbers.filter_map(|number| number.parse().ok()).collect();
-        self.devices = Some(devices);
-        let [near, far] = fds[..] else { return Err("no TUN devices".to_owned()) };
-        let taken = |fd| take(pid, fd).map_err(|error| format!("pidfd_getfd: {error}"));
-        slow.join(taken(near)?, taken(far)?).map_err(|error| error.to_string())?;
-        for (within, end) in [(String::new(), 1), (format!("-n {} ", self.namespace), 2)] {
-            ip(&format!("{within}addr add {SLOW}.{end}/24 dev {}", self.slow))?;
-            ip(&format!("{within}link set {} up", self.slow))?;
+        let devices = wireless(&near, &far, slow)?;
+        for (machine, end) in [(&near, 1), (&far, 2)] {
+            machine.ip(&format!("addr add {SLOW_NET}.{end}/24 dev {SLOW}"))?;
+            machine.ip(&format!("link set {SLOW} up"))?;
         }
-        Ok(self)
-    }
-
-    fn kinds(&self) -> String {
-        format!("{}=thunderbolt,{}=wifi", self.fast, self.slow)
+        Ok(Self { near, far, devices })
     }
 
     /// Both nodes, which know each other by the fast link.
     fn nodes(&self) -> Ready {
         let listen = format!("0.0.0.0:{PORT}");
-        let near = Home::new("near").with_interfaces(&self.kinds());
-        let far = Home::new("far").within(&self.namespace).with_interfaces(&self.kinds());
-        let nodes = vec![(near, listen.clone()), (far, listen)];
-        Ready::new(nodes).reached_at(&[&format!("{FAST}.2:{PORT}")])
+        let kinds = format!("{FAST}=thunderbolt,{SLOW}=wifi");
+        let home = |name: &str, machine: &Machine| {
+            Home::new(name).within(&machine.namespace).with_interfaces(&kinds)
+        };
+        let nodes =
+            vec![(home("near", &self.near), listen.clone()), (home("far", &self.far), listen)];
+        Ready::new(nodes).reached_at(&[&format!("{FAST_NET}.2:{PORT}")])
     }
 
-    /// Sent and received by this end, on the fast and on the slow link.
+    /// Sent and received by the near end, on the fast and on the slow link.
     fn bytes(&self) -> (u64, u64) {
-        let of = |device: &str, way: &str| -> u64 {
-            let path = format!("/sys/class/net/{device}/statistics/{way}_bytes");
-            std::fs::read_to_string(path).expect("a counter").trim().parse().expect("a number")
-        };
-        let both = |device: &str| of(device, "rx") + of(device, "tx");
-        (both(&format!("{}p", self.fast)), both(&self.slow))
+        (self.near.bytes("port"), self.near.bytes(SLOW))
     }
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        if let Some(mut devices) = self.devices.take() {
-            let _ = devices.kill();
-            let _ = devices.wait();
-        }
-        // Takes the far ends with it; what does not exist is gone already.
-        let _ = ip(&format!("netns del {}", self.namespace));
-        let _ = ip(&format!("link del {}", self.fast));
-        let _ = ip(&format!("link del {}", self.slow));
+        let _ = self.devices.kill();
+        let _ = self.devices.wait();
     }
+}
+
+/// Joins the two by a cable of our own. The process that it gives keeps the devices.
+fn wireless(near: &Machine, far: &Machine, cable: Cable) -> Result<Child, String> {
+    let script = format!("{}/scripts/lib/tun.py", env!("CARGO_MANIFEST_DIR"));
+    let mut devices = Command::new("python3")
+        .args([&script, SLOW, &near.namespace, &far.namespace])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("python3: {error}"))?;
+    let mut line = String::new();
+    let stdout = devices.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
+    let numbers = line.split_whitespace();
+    let fds: Vec<i32> = numbers.filter_map(|number| number.parse().ok()).collect();
+    let [near, far] = fds[..] else { return Err("no TUN devices".to_owned()) };
+    let taken = |fd| take(devices.id(), fd).map_err(|error| format!("pidfd_getfd: {error}"));
+    cable.join(taken(near)?, taken(far)?).map_err(|error| error.to_string())?;
+    Ok(devices)
 }
 
 /// A descriptor of another process.
@@ -120,15 +103,6 @@ fn take(pid: u32, fd: i32) -> std::io::Result<File> {
 #[cfg(not(target_os = "linux"))]
 fn take(_: u32, _: i32) -> std::io::Result<File> {
     Err(std::io::ErrorKind::Unsupported.into())
-}
-
-fn ip(words: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(words.split(' ')).output();
-    let output = output.map_err(|error| format!("ip {words}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 /// One test for all, since the rig and the load take longer than the questions.
@@ -148,13 +122,13 @@ fn hidden_states_take_the_fast_link_and_a_slow_one_is_refused() {
     let tokens: u32 = 120;
 
     let mut serve = ready.serve(model.path(), &["--layers", "2,3"]);
-    serve.line("is ready, context");
-    let line = serve.line("OpenAI endpoint");
-    let url = line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions");
+    let url = endpoint(&serve);
     let (fast, slow) = rig.bytes();
-    let asked = post(url, &body("hello", &json!({"max_tokens": tokens})));
-    assert_eq!(asked.0, 200, "{}", asked.1);
+    let asked = chat(&ready.homes[0], &url, &tokens.to_string()).wait_with_output().expect("ends");
+    assert!(asked.status.success(), "{asked:?}");
     let (fast, slow) = (rig.bytes().0 - fast, rig.bytes().1 - slow);
+    println!("{fast} bytes on the fast link, {slow} on the slow one");
+    both_ends_show_the_same_link(&ready);
     let hidden_bytes = model.hidden() * 4;
     let least = u64::from(tokens) * hidden_bytes * 2;
     assert!(fast >= least, "{fast} bytes on the fast link, at least {least} are hidden states");
@@ -162,13 +136,13 @@ fn hidden_states_take_the_fast_link_and_a_slow_one_is_refused() {
     serve.signal("-INT");
     assert_eq!(serve.exit_code(), Some(0));
 
-    let without_fast = ["--layers", "2,3", "--exclude-interface", &rig.fast];
+    let without_fast = ["--layers", "2,3", "--exclude-interface", FAST];
     let mut serve = ready.serve(model.path(), &without_fast);
     assert_eq!(serve.exit_code(), Some(1));
     let said = serve.output();
     for part in [
         "the link between `near` and `far` cannot carry a model: it is Wi-Fi",
-        &format!("{0} - {0}", rig.slow),
+        &format!("{SLOW} - {SLOW}"),
         "hint: a fast one is there, but --interface or --exclude-interface rules",
         "hint: `--link any` uses it all the same, for about",
     ] {
@@ -178,18 +152,50 @@ fn hidden_states_take_the_fast_link_and_a_slow_one_is_refused() {
     let mut any = without_fast.to_vec();
     any.extend(["--link", "any"]);
     let mut serve = ready.serve(model.path(), &any);
-    serve.line("is ready, context");
-    let line = serve.line("OpenAI endpoint");
-    let url = line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions");
+    let url = endpoint(&serve);
     serve.line("note: the links cost about");
     let (_, slow) = rig.bytes();
-    assert_eq!(post(url, &body("hello", &json!({"max_tokens": 8}))).0, 200);
+    let asked = chat(&ready.homes[0], &url, "8").wait_with_output().expect("ends");
+    assert!(asked.status.success(), "{asked:?}");
     let slow = rig.bytes().1 - slow;
     assert!(slow >= 8 * hidden_bytes * 2, "{slow} bytes on the link that was asked for");
     serve.signal("-INT");
     assert_eq!(serve.exit_code(), Some(0));
 }
 
-const FAST: &str = "10.213.11";
-const SLOW: &str = "10.213.12";
+/// What `daisy cluster peers` says of the other machine and of the link to it.
+fn both_ends_show_the_same_link(ready: &Ready) {
+    let rows = [0, 1].map(|end| peers(&ready.homes[end])["peers"][0].clone());
+    for row in &rows {
+        assert!(row["facts"]["memory_bytes"].as_u64() > Some(1 << 28), "{row}");
+        assert!(
+            row["facts"]["available_bytes"].is_u64() && row["facts"]["os"].is_string(),
+            "{row}"
+        );
+        let link = &row["link"];
+        let ends = (&link["interface"], &link["peer_interface"], &link["kind"]);
+        assert_eq!(ends, (&FAST.into(), &FAST.into(), &"Thunderbolt".into()), "{row}");
+        assert!(link["rtt_median_us"].as_u64() > Some(0), "{row}");
+        assert!(link["bit_per_s"].as_u64() > Some(0), "{row}");
+    }
+    assert_eq!(rows[0]["link"], rows[1]["link"], "one record");
+    let table = ready.homes[0].daisy(&["cluster", "peers"]).output().expect("runs").stdout;
+    let table = String::from_utf8(table).expect("text");
+    for part in ["CHIP", "AVAILABLE", &format!("{FAST} (Thunderbolt)"), " ms", "bit/s"] {
+        assert!(table.contains(part), "no `{part}` in:\n{table}");
+    }
+    println!("{table}");
+}
+
+/// Where a model that is served answers.
+fn endpoint(serve: &Process) -> String {
+    serve.line("is ready, context");
+    let line = serve.line("OpenAI endpoint");
+    line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions").to_owned()
+}
+
+const FAST: &str = "thunder0";
+const SLOW: &str = "wifi0";
+const FAST_NET: &str = "10.213.11";
+const SLOW_NET: &str = "10.213.12";
 const PORT: u16 = 51_738;

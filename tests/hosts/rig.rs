@@ -1,6 +1,7 @@
 //! Machines for tests: network namespaces, cables between them, and nodes that run there.
 
-use std::process::{Command, Output, Stdio};
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -30,22 +31,14 @@ impl Cable {
     /// The error says why this machine has no namespaces.
     pub fn new() -> Result<Self, String> {
         let turn = turn();
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let machine = |end: char| Machine {
-            namespace: format!("daisy-{}-{number}{end}", std::process::id()),
-            device: format!("cable{end}"),
-            link_local: format!("fe80::{end}"),
-        };
-        let cable = Self { a: machine('a'), b: machine('b'), _turn: turn };
+        let [a, b] = pair_of_machines()?;
+        let cable = Self { a, b, _turn: turn };
         let (a, b) = (&cable.a, &cable.b);
-        ip(&format!("netns add {}", a.namespace))?;
-        ip(&format!("netns add {}", b.namespace))?;
         ip(&format!(
             "link add {} netns {} type veth peer name {} netns {}",
             a.device, a.namespace, b.device, b.namespace
         ))?;
         for machine in [a, b] {
-            machine.ip("link set lo up")?;
             // An address of our own choice, at once: the kernel's would first be probed for a second.
             machine.ip(&format!("link set {} addrgenmode none", machine.device))?;
             machine.ip(&format!("link set {} up", machine.device))?;
@@ -61,7 +54,35 @@ impl Cable {
     }
 }
 
+/// Two that nothing joins yet.
+pub fn pair_of_machines() -> Result<[Machine; 2], String> {
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let machine = |end: char| {
+        let machine = Machine {
+            namespace: format!("daisy-{}-{number}{end}", std::process::id()),
+            device: format!("cable{end}"),
+            link_local: format!("fe80::{end}"),
+        };
+        ip(&format!("netns add {}", machine.namespace))?;
+        machine.ip("link set lo up")?;
+        Ok::<_, String>(machine)
+    };
+    let a = machine('a')?;
+    Ok([a, machine('b')?])
+}
+
 impl Machine {
+    /// Sent and received by one of its devices.
+    pub fn bytes(&self, device: &str) -> u64 {
+        let output = Command::new("ip")
+            .args(["-n", &self.namespace, "-j", "-s", "link", "show", device])
+            .output()
+            .expect("ip runs");
+        let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let of = |way: &str| shown[0]["stats64"][way]["bytes"].as_u64().expect("a number");
+        of("rx") + of("tx")
+    }
+
     pub fn ip(&self, args: &str) -> Result<(), String> {
         ip(&format!("-n {} {args}", self.namespace))
     }
@@ -88,7 +109,8 @@ impl Drop for Machine {
     }
 }
 
-fn ip(args: &str) -> Result<(), String> {
+/// Runs `ip` with these words.
+pub fn ip(args: &str) -> Result<(), String> {
     let output = Command::new("ip").args(args.split_whitespace()).output();
     let output = output.map_err(|error| format!("ip {args}: {error}"))?;
     if output.status.success() {
@@ -133,4 +155,14 @@ pub fn pair(shows: &Home, enters: &Home) {
     let entered = enters.daisy(&["cluster", "pair", code]).output().expect("the binary runs");
     assert!(entered.status.success(), "{entered:?}");
     window.line(&format!("paired with {}", enters.name));
+}
+
+/// Types one line into a chat at `url`, on the machine of `home`.
+pub fn chat(home: &Home, url: &str, tokens: &str) -> Child {
+    let args = ["chat", "--url", url, "--temperature", "0", "--max-tokens", tokens];
+    let mut command = home.daisy(&args);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().expect("starts");
+    child.stdin.as_mut().expect("piped").write_all(b"hello\n").expect("written");
+    child
 }
