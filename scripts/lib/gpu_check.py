@@ -95,7 +95,7 @@ class Cluster:
             said = self.spawn(home, "cluster", "up", "--name", home.name, "--listen", "127.0.0.1:0")
             peers += ["--peer", said.await_line(r"is up").split()[-1]]
         began = time.monotonic()
-        served = self.spawn(homes[0], "cluster", "serve", "--model", str(model), "--port", "0", *peers[2:], *more)
+        served = self.spawn(homes[0], "cluster", "serve", "--model", str(model), "--nodes", "all", "--port", "0", *peers[2:], *more)
         address = served.await_line(r"OpenAI endpoint").split()[-1]
         self.load_s = time.monotonic() - began
         self.url = urllib.parse.urlparse(address)

@@ -82,7 +82,7 @@ class Cluster:
             up = [daisy, "cluster", "up", "--name", os.path.basename(home), "--listen", "127.0.0.1:0"]
             self.processes.append(Process(up, home))
         addresses = [process.line("is up").rsplit(" ", 1)[1] for process in self.processes]
-        serve = [daisy, "cluster", "serve", "--model", model, "--port", "0", "--peer", addresses[1]]
+        serve = [daisy, "cluster", "serve", "--model", model, "--nodes", "all", "--port", "0", "--peer", addresses[1]]
         self.processes.append(Process(serve, homes[0]))
         url = self.processes[-1].line("OpenAI endpoint").rsplit(" ", 1)[1]
         self.url = url.removesuffix("/chat/completions")

@@ -26,6 +26,8 @@ pub struct Home {
     within: Vec<String>,
     /// Kinds that its interfaces shall have.
     interfaces: String,
+    /// The most memory that its node may use.
+    memory_limit: Option<String>,
 }
 
 impl Home {
@@ -35,6 +37,7 @@ impl Home {
             name: name.to_owned(),
             within: Vec::new(),
             interfaces: String::new(),
+            memory_limit: None,
         }
     }
 
@@ -46,6 +49,11 @@ impl Home {
     /// As `DAISY_INTERFACES` has it.
     pub fn with_interfaces(mut self, kinds: &str) -> Self {
         kinds.clone_into(&mut self.interfaces);
+        self
+    }
+
+    pub fn with_memory_limit(mut self, limit: &str) -> Self {
+        self.memory_limit = Some(limit.to_owned());
         self
     }
 
@@ -79,7 +87,9 @@ impl Home {
     }
 
     pub fn up(&self, listen: &str) -> Process {
-        Process::spawn(self.daisy(&["cluster", "up", "--name", &self.name, "--listen", listen]))
+        let mut args = vec!["cluster", "up", "--name", &self.name, "--listen", listen];
+        args.extend(self.memory_limit.iter().flat_map(|limit| ["--memory-limit", limit]));
+        Process::spawn(self.daisy(&args))
     }
 
     pub fn status(&self) -> String {

@@ -3,3 +3,4 @@
 mod command_line;
 mod damage;
 mod layering;
+mod plan;

@@ -82,7 +82,7 @@ class Cluster:
             log = self.spawn(wrap(command), home, "node", preload)
             addrs.append(self.line(log, r"is up.* (\S+)$"))
         peers = [word for addr in addrs[1:] for word in ("--peer", addr)]
-        command = [os.environ["DAISY_BIN"], "cluster", "serve", "--model", str(model), "--port", "0", *peers, *serve_args]
+        command = [os.environ["DAISY_BIN"], "cluster", "serve", "--model", str(model), "--nodes", "all", "--port", "0", *peers, *serve_args]
         log = self.spawn(command, self.homes[0], "serve", "")
         self.line(log, r"is ready, (context)")
         self.url = urllib.parse.urlparse(self.line(log, r"OpenAI endpoint.* (\S+)$"))
