@@ -52,7 +52,7 @@ struct Cli {
 enum Command {
     /// Nodes that work together
     #[command(subcommand)]
-    Cluster(cluster::Command),
+    Cluster(Box<cluster::Command>),
     /// What is wrong with this machine and its links, and what helps
     Doctor(doctor::Doctor),
     /// Checkpoints on this machine

@@ -34,17 +34,13 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn run(self, home: PathBuf) -> Result<(), Failure> {
         let json = self.json;
-        let report = match &self.facts {
-            Some(file) => {
-                let file = file.clone();
-                FactsFile::read(&file)?.plan(&self.wish.wish(&home)?)?
-            }
-            None => {
-                let runtime = runtime()?;
-                let report = runtime.block_on(self.asked(home));
-                runtime.shutdown_background();
-                report?
-            }
+        let report = if let Some(file) = &self.facts {
+            FactsFile::read(file)?.plan(&self.wish.wish(&home)?)?
+        } else {
+            let runtime = runtime()?;
+            let report = runtime.block_on(self.asked(home));
+            runtime.shutdown_background();
+            report?
         };
         if json {
             render::json(&document(&report));

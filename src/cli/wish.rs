@@ -131,7 +131,7 @@ impl WishArgs {
         }
     }
 
-    /// Those who come from OptiQ keep their variable; what else they may have set is not passed
+    /// Those who come from `OptiQ` keep their variable; what else they may have set is not passed
     /// over in silence.
     fn headroom(&self) -> Result<Headroom, Failure> {
         for (name, _) in std::env::vars_os() {

@@ -84,13 +84,13 @@ fn others(task: &Task<'_>, wish: &Wish, chosen: &Plan) -> Vec<OtherPlan> {
         offer(format!("on `{}` alone", task.nodes[0].name), "1", Cut::Ranks(1), &[0]);
     }
     for more in (1..count).filter(|node| !used.contains(node)) {
-        let mut with: Vec<usize> = used.clone();
-        with.push(more);
-        with.sort_unstable();
+        let mut joined: Vec<usize> = used.clone();
+        joined.push(more);
+        joined.sort_unstable();
         // With two nodes that is all of them, and said below.
-        if with.len() < count {
+        if joined.len() < count {
             let what = format!("with `{}` too", task.nodes[more].name);
-            offer(what, &names(&with), Cut::All, &with);
+            offer(what, &names(&joined), Cut::All, &joined);
         }
     }
     if used.len() < count {

@@ -36,6 +36,7 @@ impl Hops {
     }
 
     /// The ways among these nodes alone, in this order.
+    #[must_use]
     pub fn among(&self, nodes: &[usize]) -> Self {
         let between = nodes.iter().flat_map(|from| nodes.iter().map(|to| self.at(*from, *to)));
         Self { nodes: nodes.len(), between: between.collect() }

@@ -7,6 +7,12 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes of machines, as people write them"
+)]
 fn gib(size: f64) -> u64 {
     (size * GIB as f64) as u64
 }
@@ -140,7 +146,9 @@ mod seeds_pair {
     fn the_refusal_shows_the_split_that_lacks_least() {
         // 25.0 and 18.3 to spare, no ceiling.
         let mut nodes = macs([2.0, 3.1]);
-        nodes.iter_mut().for_each(|node| node.ceiling = None);
+        for node in &mut nodes {
+            node.ceiling = None;
+        }
         nodes[1].swap_used_bytes = Some(gib(5.1));
         let shortage = refused(&nodes);
         assert_eq!(counts(&shortage.ranks), [28, 20]);
@@ -207,9 +215,9 @@ ORG/MODEL does not fit the memory that the cluster can spare now
             hint.strip_prefix("`--context ")?.strip_suffix("` would fit")?.parse().ok()
         });
         let context: u32 = offered.expect("a context");
-        let with = |context| Wish { context: Some(context), ..wish.clone() };
-        assert!(plan(&checkpoint(), &nodes, &joined(2), &with(context)).is_ok());
-        assert!(plan(&checkpoint(), &nodes, &joined(2), &with(context + 1)).is_err());
+        let asking = |context| Wish { context: Some(context), ..wish.clone() };
+        assert!(plan(&checkpoint(), &nodes, &joined(2), &asking(context)).is_ok());
+        assert!(plan(&checkpoint(), &nodes, &joined(2), &asking(context + 1)).is_err());
         assert_eq!(context_max(&checkpoint(), &nodes, &joined(2), &wish), context);
     }
 }
@@ -248,7 +256,9 @@ fn a_slow_node_gets_little_and_is_left_out_where_it_can_be() {
 fn experts_are_weighed_by_what_a_token_reads() {
     // The second half is of experts: as heavy, but little of it is read.
     let mut layers = vec![layer(GIB); 8];
-    layers[4..].iter_mut().for_each(|layer| layer.active_bytes = GIB / 100);
+    for layer in &mut layers[4..] {
+        layer.active_bytes = GIB / 100;
+    }
     let model = model(layers, 0);
     let mut nodes = [node("slow", 8 * GIB), node("fast", 4 * GIB)];
     nodes[1].speed.bytes_per_s = Some(4_000_000_000);
