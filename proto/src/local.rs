@@ -48,6 +48,15 @@ pub struct RankStart {
     pub bind: SocketAddr,
     /// Longest prefill chunk in tokens.
     pub chunk: u32,
+    pub budget: Budget,
+}
+
+/// What the sequences that run at once may take together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    pub sequences: u32,
+    /// Positions that are cached, of all of them.
+    pub tokens: u64,
 }
 
 /// One sequence for rank 0.

@@ -8,19 +8,22 @@ use std::fmt;
 
 use bytes::BytesMut;
 use daisy_proto::{Dtype, Hidden};
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 
 use super::error::EngineError;
 use super::host::{Submitted, all_rows, array_of, size};
 
-/// One position of each sequence, on its way to the head.
-#[derive(Debug)]
+/// One position of each sequence, on its way to the head. A clone copies no rows.
+#[derive(Debug, Clone)]
 pub enum Carried {
     Bytes(Hidden),
     Device(OnDevice),
+    /// Of several steps, not all of them bytes; see [`Carried::join`].
+    Joined(Vec<Self>),
 }
 
 /// Rows that are computed or being computed on the device of the thread that holds them.
+#[derive(Clone)]
 pub struct OnDevice {
     array: Submitted,
     /// The rows that count, in order; none: all.
@@ -37,24 +40,45 @@ impl From<Hidden> for Carried {
 }
 
 impl Carried {
-    pub const fn dtype(&self) -> Dtype {
+    /// The rows of all `parts`, which are at least one and of one width, in their order.
+    pub fn join(mut parts: Vec<Self>) -> Self {
+        if parts.len() == 1 {
+            return parts.remove(0);
+        }
+        let bytes = |part: &Self| match part {
+            Self::Bytes(hidden) => Some(hidden.clone()),
+            Self::Device(_) | Self::Joined(_) => None,
+        };
+        let all: Option<Vec<Hidden>> = parts.iter().map(bytes).collect();
+        match all {
+            Some(all) if all.iter().all(|hidden| hidden.dtype == all[0].dtype) => {
+                Self::Bytes(joined(&all))
+            }
+            _ => Self::Joined(parts),
+        }
+    }
+
+    pub fn dtype(&self) -> Dtype {
         match self {
             Self::Bytes(hidden) => hidden.dtype,
             Self::Device(rows) => rows.dtype,
+            Self::Joined(parts) => parts[0].dtype(),
         }
     }
 
-    pub const fn tokens(&self) -> u32 {
+    pub fn tokens(&self) -> u32 {
         match self {
             Self::Bytes(hidden) => hidden.tokens,
             Self::Device(rows) => rows.tokens,
+            Self::Joined(parts) => parts.iter().map(Self::tokens).sum(),
         }
     }
 
-    pub const fn width(&self) -> u32 {
+    pub fn width(&self) -> u32 {
         match self {
             Self::Bytes(hidden) => hidden.width,
             Self::Device(rows) => rows.width,
+            Self::Joined(parts) => parts[0].width(),
         }
     }
 
@@ -67,6 +91,15 @@ impl Carried {
         match self {
             Self::Bytes(hidden) => Self::Bytes(keep_rows(&hidden, keep)),
             Self::Device(rows) => Self::Device(rows.keep(keep)),
+            Self::Joined(parts) => {
+                let mut rest = keep;
+                let kept = parts.into_iter().map(|part| {
+                    let (own, others) = rest.split_at(part.tokens() as usize);
+                    rest = others;
+                    part.keep(own)
+                });
+                Self::join(kept.filter(|part| part.tokens() > 0).collect())
+            }
         }
     }
 
@@ -75,6 +108,10 @@ impl Carried {
         match self {
             Self::Bytes(hidden) => Ok(hidden),
             Self::Device(rows) => rows.into_bytes(),
+            Self::Joined(parts) => {
+                let parts = parts.into_iter().map(Self::into_bytes);
+                Ok(joined(&parts.collect::<Result<Vec<_>, _>>()?))
+            }
         }
     }
 
@@ -83,6 +120,10 @@ impl Carried {
         match self {
             Self::Bytes(hidden) => array_of(hidden, dtype),
             Self::Device(rows) => rows.array(),
+            Self::Joined(parts) => {
+                let arrays = parts.iter().map(|part| part.array(dtype));
+                Ok(ops::concatenate(&arrays.collect::<Result<Vec<_>, _>>()?, 0)?)
+            }
         }
     }
 }
@@ -132,6 +173,16 @@ impl fmt::Debug for OnDevice {
     }
 }
 
+/// The rows of all, one behind the other.
+fn joined(all: &[Hidden]) -> Hidden {
+    let mut data = BytesMut::new();
+    for hidden in all {
+        data.extend_from_slice(&hidden.data);
+    }
+    let tokens = all.iter().map(|hidden| hidden.tokens).sum();
+    Hidden { tokens, data: data.freeze(), ..all[0] }
+}
+
 fn keep_rows(hidden: &Hidden, keep: &[bool]) -> Hidden {
     let row_bytes = hidden.width as usize * hidden.dtype.size_bytes();
     let mut data = BytesMut::new();
@@ -176,6 +227,31 @@ mod tests {
             assert_eq!(array.try_as_slice::<f32>().expect("f32"), [1.0, 3.0]);
             let last = kept.keep(&[false, true]).into_bytes().expect("rows");
             assert_eq!((last.tokens, &last.data[..]), (1, &3_f32.to_ne_bytes()[..]));
+        }
+    }
+
+    #[test]
+    fn rows_of_several_steps_are_joined_in_their_order() {
+        let on_device = || {
+            let array = array_of(&bytes(), Dtype::F32).expect("an array");
+            let array = Submissions::default().submit(array, iter::empty()).expect("submitted");
+            Carried::Device(OnDevice::new(array, Dtype::F32, 3, 1))
+        };
+        let floats = |carried: &Carried| {
+            let array = carried.array(Dtype::F32).expect("an array");
+            array.eval().expect("computed");
+            array.try_as_slice::<f32>().expect("f32").to_vec()
+        };
+        for second in [Carried::Bytes(bytes()), on_device()] {
+            let first = Carried::Bytes(bytes()).keep(&[false, false, true]);
+            let both = Carried::join(vec![first, second]);
+            assert_eq!((both.tokens(), both.dtype(), both.width()), (4, Dtype::F32, 1));
+            assert_eq!(floats(&both), [3.0, 1.0, 2.0, 3.0]);
+            let kept = both.clone().keep(&[true, false, true, false]);
+            assert_eq!(floats(&kept), [3.0, 2.0]);
+            assert_eq!(kept.into_bytes().expect("rows").tokens, 2);
+            // None of the first step's rows is left.
+            assert_eq!(floats(&both.keep(&[false, true, false, true])), [1.0, 3.0]);
         }
     }
 }

@@ -19,7 +19,8 @@ use super::logprobs::Computed;
 #[derive(Debug, Default)]
 pub(super) struct Submissions(u64);
 
-/// An array whose values are there or being computed.
+/// An array whose values are there or being computed. A clone is the same array.
+#[derive(Clone)]
 pub(super) struct Submitted(Array);
 
 impl Submissions {

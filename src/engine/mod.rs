@@ -361,6 +361,7 @@ impl Engine {
         match hidden {
             Carried::Bytes(hidden) => self.check_hidden(hidden),
             Carried::Device(_) => same_count(WIDTH, self.width().into(), hidden.width().into()),
+            Carried::Joined(parts) => parts.iter().try_for_each(|part| self.check_carried(part)),
         }
     }
 

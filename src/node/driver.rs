@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use daisy_proto::control::{self, Request};
 use daisy_proto::local::{
-    Admit, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind, Serve,
-    ToRank,
+    Admit, Budget, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind,
+    Serve, ToRank,
 };
+use daisy_proto::plan::PlanReport;
 use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
@@ -24,7 +25,7 @@ use super::peers::{Peer, PeerEvent};
 use super::planning::{Prepared, prepare};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::{join, relay};
-use super::requests::{self, Requests};
+use super::requests::{self, QUEUE_MAX, Requests};
 use super::staging::{Hops, Neighbours, StagedAt, bind_ip, stage_at};
 use super::watching;
 use crate::api;
@@ -87,6 +88,7 @@ struct Driver {
     local: Option<RankProcess>,
     model: Model,
     context: u32,
+    budget: Budget,
     submissions: Option<mpsc::Receiver<Submission>>,
     requests: Option<mpsc::Sender<requests::Input>>,
     events_in: mpsc::Sender<Event>,
@@ -108,6 +110,7 @@ impl Driver {
         let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
         let Prepared { model, report, members, hops } = prepare(node, &wish).await?;
         let context = report.context;
+        let budget = budget(&report, &model);
         let planned: Vec<PlannedShard> =
             report.ranks.iter().map(|rank| rank.planned.clone()).collect();
         let _ = out.send(FromNode::Plan(Box::new(report))).await;
@@ -132,6 +135,7 @@ impl Driver {
             local: None,
             model,
             context,
+            budget,
             submissions: Some(submissions),
             requests: None,
             events_in,
@@ -215,6 +219,7 @@ impl Driver {
             dtype: self.wish.dtype,
             bind: SocketAddr::new(bind, 0),
             chunk: self.wish.chunk,
+            budget: self.budget,
         }
     }
 
@@ -434,6 +439,17 @@ impl Driver {
 
     fn node_name(&self, rank: Rank) -> String {
         self.planned.get(rank.0 as usize).map_or_else(String::new, |shard| shard.node_name.clone())
+    }
+}
+
+/// What the plan has room for. Short sequences take less of it, so more than the plan's may run, but
+/// where each has a state whatever its length.
+fn budget(report: &PlanReport, model: &Model) -> Budget {
+    let has_state = model.config.delta.is_some();
+    let most = u32::try_from(QUEUE_MAX).unwrap_or(u32::MAX);
+    Budget {
+        sequences: if has_state { report.sequences } else { most },
+        tokens: u64::from(report.context) * u64::from(report.sequences),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use daisy_proto::local::{FromRank, RankStart, ToRank};
-use daisy_proto::{CloseReason, Hidden, PipelineId, Rank, Row, Step};
+use daisy_proto::{CloseReason, Hidden, PipelineId, Rank, Row, SeqId, Step};
 
 use super::edges::{Edges, ring};
 use super::watchdog::Watchdog;
@@ -29,12 +29,21 @@ pub(crate) struct Chain<'a> {
     node: &'a mut BlockingWriter,
     /// Idle on ranks other than 0.
     scheduler: Scheduler,
+    /// Rows that came back and wait for their group, as the scheduler holds their sequences.
+    held: Vec<Held>,
     edges_open: usize,
     working: bool,
     /// An edge has ended. Its own node knows why, and this rank waits to be told to unload.
     cut: bool,
     origin: Instant,
     watchdog: Watchdog,
+}
+
+/// Rows of one step, a sequence each.
+#[derive(Debug)]
+struct Held {
+    seqs: Vec<SeqId>,
+    hidden: Carried,
 }
 
 /// Whether the loop goes on.
@@ -59,7 +68,8 @@ impl<'a> Chain<'a> {
             engine,
             edges,
             node,
-            scheduler: Scheduler::new(start.world, start.chunk),
+            scheduler: Scheduler::new(start.world, start.chunk, start.budget),
+            held: Vec::new(),
             edges_open: 0,
             working: false,
             cut: false,
@@ -182,28 +192,44 @@ impl<'a> Chain<'a> {
             worked = true;
         }
         if let Some(chunk) = self.scheduler.next_chunk(self.now()) {
+            self.engine.release(&self.scheduler.freed());
             let hidden = self.engine.embed_forward(&chunk.rows, &chunk.tokens)?;
-            self.send(chunk.rows, hidden.into())?;
+            let (number, release) = self.scheduler.sent(chunk.rows.clone());
+            self.send(number, release, chunk.rows, hidden.into())?;
             worked = true;
         }
         if !worked && self.scheduler.owes_release() {
+            self.engine.release(&self.scheduler.freed());
             let nothing = Hidden::empty(self.engine.dtype(), self.engine.width());
-            self.send(Vec::new(), nothing.into())?;
+            let (number, release) = self.scheduler.sent(Vec::new());
+            self.send(number, release, Vec::new(), nothing.into())?;
             worked = true;
         }
         Ok(worked)
     }
 
-    /// Rank 0: a step came round. Draws its tokens and starts the next step of the same sequences.
+    /// Rank 0: a step came round. What it brought is held until its group draws.
     fn returned(&mut self, number: u64, hidden: Carried) -> Result<(), RankError> {
-        let picks = self.scheduler.returned(number)?;
-        let wanted: Vec<bool> = picks.iter().map(Option::is_some).collect();
-        let picks: Vec<Pick> = picks.into_iter().flatten().collect();
-        if picks.is_empty() {
-            return Ok(());
+        // A sequence that lost its place may come back: its old rows must not be taken for new ones.
+        self.keep_held();
+        let seqs = self.scheduler.returned(number)?;
+        let wanted: Vec<bool> = seqs.iter().map(Option::is_some).collect();
+        let seqs: Vec<SeqId> = seqs.into_iter().flatten().collect();
+        if !seqs.is_empty() {
+            self.held.push(Held { seqs, hidden: hidden.keep(&wanted) });
         }
+        while let Some(picks) = self.scheduler.next_group() {
+            self.draw(picks)?;
+        }
+        Ok(())
+    }
+
+    /// Draws a group's tokens and starts the next step of the same sequences.
+    fn draw(&mut self, picks: Vec<Pick>) -> Result<(), RankError> {
+        let hidden = self.take_held(&picks);
+        self.engine.release(&self.scheduler.freed());
         let wishes: Vec<Draw<'_>> = picks.iter().map(|pick| draw(pick, &self.scheduler)).collect();
-        let sampled = self.engine.sample(hidden.keep(&wanted), &wishes)?;
+        let sampled = self.engine.sample(hidden, &wishes)?;
         let (tokens, logprobs) = (sampled.tokens()?, sampled.logprobs()?);
         let drawn = picks.iter().zip(tokens).zip(logprobs);
         let drawn = drawn.map(|((pick, token), logprobs)| Drawn { pick: *pick, token, logprobs });
@@ -217,14 +243,49 @@ impl<'a> Chain<'a> {
                 .filter(|pick| pick.advance)
                 .map(|pick| rows.iter().any(|row| row.seq == pick.seq))
                 .collect();
-            self.send(rows, ahead.keep(&going_on))?;
+            let (number, release) = self.scheduler.sent_group(rows.clone());
+            self.send(number, release, rows, ahead.keep(&going_on))?;
         }
         Ok(())
     }
 
-    fn send(&mut self, rows: Vec<Row>, hidden: Carried) -> Result<(), RankError> {
-        let (number, release) = self.scheduler.sent(rows.clone());
-        self.engine.release(&release);
+    /// The rows of a group, in the order of its picks, which is that of the held rows.
+    fn take_held(&mut self, picks: &[Pick]) -> Carried {
+        let mut parts = Vec::new();
+        for Held { seqs, hidden } in &self.held {
+            let drawn: Vec<bool> =
+                seqs.iter().map(|seq| picks.iter().any(|pick| pick.seq == *seq)).collect();
+            if drawn.contains(&true) {
+                parts.push(hidden.clone().keep(&drawn));
+            }
+        }
+        self.keep_held();
+        Carried::join(parts)
+    }
+
+    /// Drops rows that are held no longer.
+    fn keep_held(&mut self) {
+        for Held { seqs, hidden } in std::mem::take(&mut self.held) {
+            let kept: Vec<bool> = seqs.iter().map(|seq| self.scheduler.holds(*seq)).collect();
+            let seqs: Vec<SeqId> = seqs
+                .into_iter()
+                .zip(&kept)
+                .filter(|(_, kept)| **kept)
+                .map(|(seq, _)| seq)
+                .collect();
+            if !seqs.is_empty() {
+                self.held.push(Held { seqs, hidden: hidden.keep(&kept) });
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        number: u64,
+        release: Vec<SeqId>,
+        rows: Vec<Row>,
+        hidden: Carried,
+    ) -> Result<(), RankError> {
         let step = Step {
             pipeline: self.pipeline,
             number,
@@ -277,6 +338,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::Path;
 
+    use daisy_proto::local::Budget;
     use daisy_proto::{LayerRange, Shard};
 
     use super::*;
@@ -302,6 +364,7 @@ mod tests {
             dtype: None,
             bind: ([127, 0, 0, 1], 0).into(),
             chunk: 8,
+            budget: Budget { sequences: 4, tokens: 1024 },
         };
         let (node, _here) = UnixStream::pair().expect("a pair");
         let mut node = BlockingWriter::new(node);

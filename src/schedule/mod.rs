@@ -1,19 +1,23 @@
-//! Which sequence computes what next. Rank 0 drives it; it knows neither engine, socket nor clock
+//! Which sequences compute what next. Rank 0 drives it; it knows neither engine, socket nor clock
 //! (`now` is an argument).
 //!
-//! One step carries one prefill chunk or one decode position of one sequence. Every active sequence
-//! has at most one decode step in flight, and one prompt at a time may have several chunks in
-//! flight, so that no rank waits while another computes. Start at [`Scheduler`].
+//! Sequences that decode go in groups: one step carries one position of each sequence of a group, so
+//! that weights are read once for all of them, and there is a group for every rank, so that none
+//! idles. Whose hidden state has come back is held until its group forms; groups are never larger
+//! than an equal share, so that they do not drift together. Prompts go in chunks between them. All
+//! that is cached stays within the budget: when it runs out the youngest sequence gives way and
+//! computes its tokens again later. Start at [`Scheduler`].
 
 mod past;
+mod sequence;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use daisy_proto::local::{Admit, FinishReason, Timings};
+use daisy_proto::local::{Admit, Budget, FinishReason, Timings};
 use daisy_proto::{Logprobs, Row, Sampling, SeqId};
 
-use past::Past;
+use sequence::{Leaving, Sequence};
 
 /// Frames on their way round the ring. Below the credit of an edge (16), so that a send never waits.
 const IN_FLIGHT_MAX: usize = 14;
@@ -23,14 +27,21 @@ const IN_FLIGHT_MAX: usize = 14;
 pub struct Scheduler {
     world: usize,
     chunk: u32,
+    budget: Budget,
     waiting: VecDeque<Sequence>,
     active: BTreeMap<SeqId, Sequence>,
-    /// Active sequences whose prompt is not fully sent, oldest first.
+    /// Active sequences whose known tokens are not fully sent, oldest first.
     prefilling: VecDeque<SeqId>,
-    /// Ended sequences that the other ranks have not been told of yet.
+    /// Sequences whose hidden state came back and whose next token was not drawn yet, in the order
+    /// in which it came.
+    held: VecDeque<SeqId>,
+    /// Sequences whose KV rank 0 has not freed yet.
+    freed: Vec<SeqId>,
+    /// Those of which the other ranks have not been told yet.
     released: Vec<SeqId>,
     in_flight: VecDeque<InFlight>,
     next_step: u64,
+    next_turn: u64,
 }
 
 /// What rank 0 computes and sends.
@@ -40,7 +51,7 @@ pub struct Chunk {
     pub tokens: Vec<u32>,
 }
 
-/// A token to draw from one returned row.
+/// A token to draw from a held row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pick {
     pub seq: SeqId,
@@ -69,23 +80,11 @@ pub enum Output {
 }
 
 #[derive(Debug)]
-struct Sequence {
-    admit: Admit,
-    /// Prompt tokens that were sent.
-    sent: u32,
-    generated: u32,
-    /// Kept only where penalties ask for it.
-    past: Past,
-    cancelled: bool,
-    admitted_at: Duration,
-    started_at: Duration,
-    first_token_at: Duration,
-}
-
-#[derive(Debug)]
 struct InFlight {
     number: u64,
     rows: Vec<Row>,
+    /// A group's step rather than a chunk of a prompt.
+    decodes: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,16 +98,22 @@ pub enum ScheduleError {
 }
 
 impl Scheduler {
-    pub fn new(world: u32, chunk: u32) -> Self {
+    /// For a chain of `world` ranks. A sequence alone always fits the budget: the node admits none
+    /// that is longer.
+    pub fn new(world: u32, chunk: u32, budget: Budget) -> Self {
         Self {
             world: world.max(1) as usize,
             chunk: chunk.max(1),
+            budget,
             waiting: VecDeque::new(),
             active: BTreeMap::new(),
             prefilling: VecDeque::new(),
+            held: VecDeque::new(),
+            freed: Vec::new(),
             released: Vec::new(),
             in_flight: VecDeque::new(),
             next_step: 0,
+            next_turn: 0,
         }
     }
 
@@ -121,17 +126,7 @@ impl Scheduler {
         if self.active.contains_key(&seq) || self.waiting.iter().any(|s| s.admit.seq == seq) {
             return Err(ScheduleError::Doubled(seq));
         }
-        let penalises = admit.sampling.penalises();
-        self.waiting.push_back(Sequence {
-            past: if penalises { Past::of_prompt(&admit.prompt) } else { Past::default() },
-            admit,
-            sent: 0,
-            generated: 0,
-            cancelled: false,
-            admitted_at: now,
-            started_at: now,
-            first_token_at: now,
-        });
+        self.waiting.push_back(Sequence::new(now, admit));
         Ok(())
     }
 
@@ -141,14 +136,12 @@ impl Scheduler {
             let sequence = self.waiting.remove(at)?;
             return Some(sequence.finished(now, FinishReason::Cancelled));
         }
-        let sequence = self.active.get_mut(&seq)?;
-        if sequence.cancelled {
+        let sequence = self.active.get(&seq)?;
+        if sequence.leaving == Some(Leaving::Ended) {
             return None;
         }
-        sequence.cancelled = true;
         let output = sequence.finished(now, FinishReason::Cancelled);
-        self.prefilling.retain(|s| *s != seq);
-        self.end_if_idle(seq);
+        self.leave(seq, Leaving::Ended);
         Some(output)
     }
 
@@ -156,32 +149,44 @@ impl Scheduler {
     pub fn next_chunk(&mut self, now: Duration) -> Option<Chunk> {
         self.activate(now);
         let seq = *self.prefilling.front()?;
-        // A later prompt waits for the first: chunks of one prompt fill the pipeline by themselves.
-        if self.in_flight.len() >= IN_FLIGHT_MAX || self.chunks_in_flight(seq) > self.world {
+        // Room is kept for every group that may still form. A later prompt waits for the first:
+        // chunks of one prompt fill the pipeline by themselves.
+        let groups = self.groups_max().saturating_sub(self.groups_in_flight());
+        let is_full = self.in_flight.len() + groups >= IN_FLIGHT_MAX;
+        if is_full || self.steps_in_flight(seq) > self.world {
             return None;
         }
         let sequence = self.active.get_mut(&seq).expect("a prefilling sequence is active");
-        let prompt = sequence.prompt_len();
-        let count = self.chunk.min(prompt - sequence.sent);
-        let first = sequence.sent;
+        let known = sequence.known();
+        let (first, count) = (sequence.sent, self.chunk.min(known - sequence.sent));
         sequence.sent += count;
-        let last = sequence.sent == prompt;
-        if last {
+        let is_last = sequence.sent == known;
+        let tokens = sequence.tokens(first, count);
+        if is_last {
             self.prefilling.pop_front();
         }
-        let range = first as usize..(first + count) as usize;
-        Some(Chunk {
-            rows: vec![Row { seq, first, count, logits: last }],
-            tokens: sequence.admit.prompt[range].to_vec(),
-        })
+        Some(Chunk { rows: vec![Row { seq, first, count, logits: is_last }], tokens })
     }
 
-    /// Records that `rows` go out; gives the step's number and the releases that travel with it.
+    /// Records that a chunk, or nothing but releases, goes out; gives the step's number and the
+    /// releases that travel with it.
     pub fn sent(&mut self, rows: Vec<Row>) -> (u64, Vec<SeqId>) {
-        let number = self.next_step;
-        self.next_step += 1;
-        self.in_flight.push_back(InFlight { number, rows });
-        (number, std::mem::take(&mut self.released))
+        self.send(rows, false)
+    }
+
+    /// The same of a group's rows, as [`Self::drawn`] gave them.
+    pub fn sent_group(&mut self, rows: Vec<Row>) -> (u64, Vec<SeqId>) {
+        for row in &rows {
+            if let Some(sequence) = self.active.get_mut(&row.seq) {
+                sequence.sent = row.first + row.count;
+            }
+        }
+        self.send(rows, true)
+    }
+
+    /// What rank 0 must free before it computes anything: one of them may begin again with that.
+    pub fn freed(&mut self) -> Vec<SeqId> {
+        std::mem::take(&mut self.freed)
     }
 
     /// Whether the other ranks must be told of ended sequences though no step is due.
@@ -189,26 +194,49 @@ impl Scheduler {
         !self.released.is_empty() && self.in_flight.len() < IN_FLIGHT_MAX
     }
 
-    /// A step came back. For each returned hidden row: what to draw, or none where the row's
-    /// sequence was cancelled meanwhile.
-    pub fn returned(&mut self, number: u64) -> Result<Vec<Option<Pick>>, ScheduleError> {
+    /// A step came back. For each returned hidden row: the sequence that it is held for now, or none
+    /// where that is no longer wanted.
+    pub fn returned(&mut self, number: u64) -> Result<Vec<Option<SeqId>>, ScheduleError> {
         let expected = self.in_flight.front().map(|step| step.number);
         if expected != Some(number) {
             return Err(ScheduleError::OutOfOrder { expected, got: number });
         }
         let step = self.in_flight.pop_front().expect("the front was just read");
-        let mut picks = Vec::new();
+        let mut held = Vec::new();
         for row in step.rows {
             let sequence = self.active.get(&row.seq).expect("a row in flight keeps its sequence");
-            let live = !sequence.cancelled;
+            let leaving = sequence.leaving;
             if row.logits {
-                picks.push(live.then(|| sequence.pick(row.first + row.count)));
+                held.push(leaving.is_none().then_some(row.seq));
             }
-            if !live {
-                self.end_if_idle(row.seq);
+            match leaving {
+                None if row.logits => self.held.push_back(row.seq),
+                None => {}
+                Some(_) => self.settle(row.seq),
             }
         }
-        Ok(picks)
+        Ok(held)
+    }
+
+    /// The sequences that draw now and go on as one group, in the order in which they are held;
+    /// none: whoever is held waits for a group that is under way.
+    pub fn next_group(&mut self) -> Option<Vec<Pick>> {
+        if self.held.is_empty() || self.groups_in_flight() >= self.groups_max() {
+            return None;
+        }
+        if !self.make_room() {
+            return None;
+        }
+        let share = self.decoding().div_ceil(self.groups_max().max(1));
+        let count = share.min(self.held.len());
+        let group: Vec<SeqId> = self.held.drain(..count).collect();
+        let picks = group.iter().filter_map(|seq| self.active.get(seq)).map(Sequence::pick);
+        Some(picks.collect()).filter(|picks: &Vec<Pick>| !picks.is_empty())
+    }
+
+    /// Whether a row of `seq` is still held.
+    pub fn holds(&self, seq: SeqId) -> bool {
+        self.held.contains(&seq)
     }
 
     /// Tokens were drawn. Gives what the node hears and the rows that go on to the next step: the
@@ -217,28 +245,15 @@ impl Scheduler {
         let mut outputs = Vec::with_capacity(drawn.len());
         let mut rows = Vec::new();
         for Drawn { pick, token, logprobs } in drawn {
-            let sequence = self.active.get_mut(&pick.seq).expect("a drawn sequence is active");
-            if sequence.generated == 0 {
-                sequence.first_token_at = now;
-            }
-            let index = sequence.generated;
-            sequence.generated += 1;
-            if pick.sampling.penalises() {
-                sequence.past.add(token);
-            }
-            outputs.push(Output::Token { seq: pick.seq, index, token, logprobs });
-            let reason = if sequence.admit.eos.contains(&token) {
-                Some(FinishReason::Stop)
-            } else if sequence.generated >= sequence.admit.max_tokens {
-                Some(FinishReason::Length)
-            } else {
-                None
-            };
+            let seq = pick.seq;
+            let sequence = self.active.get_mut(&seq).expect("a drawn sequence is active");
+            let (index, reason) = sequence.say(now, token);
+            outputs.push(Output::Token { seq, index, token, logprobs });
             if let Some(reason) = reason {
                 outputs.push(sequence.finished(now, reason));
-                self.end(pick.seq);
+                self.leave(seq, Leaving::Ended);
             } else {
-                rows.push(Row { seq: pick.seq, first: pick.position, count: 1, logits: true });
+                rows.push(Row { seq, first: pick.position, count: 1, logits: true });
             }
         }
         (outputs, rows)
@@ -265,66 +280,98 @@ impl Scheduler {
         self.in_flight.len()
     }
 
-    /// One sequence more than ranks keeps every rank busy while one token is being drawn.
-    fn active_max(&self) -> usize {
-        (self.world + 1).min(IN_FLIGHT_MAX / 2)
+    fn send(&mut self, rows: Vec<Row>, decodes: bool) -> (u64, Vec<SeqId>) {
+        let number = self.next_step;
+        self.next_step += 1;
+        self.in_flight.push_back(InFlight { number, rows, decodes });
+        (number, std::mem::take(&mut self.released))
     }
 
+    /// Begins sequences that wait, in their order, while the budget has room for their known tokens
+    /// and one more.
     fn activate(&mut self, now: Duration) {
-        while self.active.len() < self.active_max() {
+        while let Some(next) = self.waiting.front() {
+            let is_alone = self.active.is_empty();
+            let has_room = self.active.len() < self.budget.sequences as usize
+                && self.claimed() + next.claim() <= self.budget.tokens;
+            if !is_alone && !has_room {
+                return;
+            }
             let Some(mut sequence) = self.waiting.pop_front() else { return };
-            sequence.started_at = now;
+            sequence.start(now, self.next_turn);
+            self.next_turn += 1;
             let seq = sequence.admit.seq;
             self.prefilling.push_back(seq);
             self.active.insert(seq, sequence);
         }
     }
 
-    fn chunks_in_flight(&self, seq: SeqId) -> usize {
+    /// Lets the youngest sequences give way until each of the others has room for one position more.
+    /// Says whether the room is there: not before what they have in flight came back.
+    fn make_room(&mut self) -> bool {
+        loop {
+            let running = self.active.values().filter(|sequence| sequence.leaving.is_none());
+            let claimed: u64 = running.clone().map(Sequence::claim).sum();
+            let count = running.clone().count();
+            let youngest = running.max_by_key(|sequence| sequence.turn);
+            match youngest.map(|sequence| sequence.admit.seq) {
+                Some(seq) if claimed > self.budget.tokens && count > 1 => {
+                    self.leave(seq, Leaving::Preempted);
+                }
+                _ => break,
+            }
+        }
+        let is_leaving = self.active.values().any(|sequence| sequence.leaving.is_some());
+        !is_leaving || self.claimed() <= self.budget.tokens
+    }
+
+    fn claimed(&self) -> u64 {
+        self.active.values().map(Sequence::claim).sum()
+    }
+
+    /// One group for each rank keeps all of them busy; fewer where fewer sequences decode.
+    fn groups_max(&self) -> usize {
+        self.world.min(self.decoding())
+    }
+
+    fn groups_in_flight(&self) -> usize {
+        self.in_flight.iter().filter(|step| step.decodes).count()
+    }
+
+    /// Sequences in groups or held for one.
+    fn decoding(&self) -> usize {
+        let in_groups = self.in_flight.iter().filter(|step| step.decodes);
+        self.held.len() + in_groups.map(|step| step.rows.len()).sum::<usize>()
+    }
+
+    fn steps_in_flight(&self, seq: SeqId) -> usize {
         self.in_flight.iter().filter(|step| step.rows.iter().any(|row| row.seq == seq)).count()
     }
 
-    /// A cancelled sequence ends when nothing of it is in flight any more: until then its rows may
-    /// still reach a rank, which would open its KV again.
-    fn end_if_idle(&mut self, seq: SeqId) {
-        if self.chunks_in_flight(seq) == 0 {
-            self.end(seq);
+    fn leave(&mut self, seq: SeqId, why: Leaving) {
+        if let Some(sequence) = self.active.get_mut(&seq) {
+            sequence.leaving = Some(why);
+            self.prefilling.retain(|other| *other != seq);
+            self.held.retain(|other| *other != seq);
+            self.settle(seq);
         }
     }
 
-    fn end(&mut self, seq: SeqId) {
+    /// A sequence leaves when nothing of it is in flight any more: until then its rows may still
+    /// reach a rank, which would open its KV again.
+    fn settle(&mut self, seq: SeqId) {
+        if self.steps_in_flight(seq) > 0 {
+            return;
+        }
+        let Some(sequence) = self.active.remove(&seq) else { return };
         // What was never sent holds no KV anywhere.
-        if self.active.remove(&seq).is_some_and(|sequence| sequence.sent > 0) {
+        if sequence.sent > 0 {
+            self.freed.push(seq);
             self.released.push(seq);
         }
-    }
-}
-
-impl Sequence {
-    fn prompt_len(&self) -> u32 {
-        u32::try_from(self.admit.prompt.len()).unwrap_or(u32::MAX)
-    }
-
-    fn pick(&self, position: u32) -> Pick {
-        Pick {
-            seq: self.admit.seq,
-            position,
-            sampling: self.admit.sampling,
-            logprobs: self.admit.logprobs,
-            // The last token by max_tokens needs no step after it.
-            advance: self.generated + 1 < self.admit.max_tokens,
+        if sequence.leaving == Some(Leaving::Preempted) {
+            self.waiting.push_front(sequence);
         }
-    }
-
-    fn finished(&self, now: Duration, reason: FinishReason) -> Output {
-        let us = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        let first = if self.generated == 0 { now } else { self.first_token_at };
-        let timings = Timings {
-            queue_us: us(self.started_at.saturating_sub(self.admitted_at)),
-            prefill_us: us(first.saturating_sub(self.started_at)),
-            decode_us: us(now.saturating_sub(first)),
-        };
-        Output::Finished { seq: self.admit.seq, reason, timings }
     }
 }
 

@@ -10,9 +10,9 @@ use daisy_proto::control::{
 use daisy_proto::frame::{Decoder, Frame, Limits};
 use daisy_proto::link::EdgeMessage;
 use daisy_proto::local::{
-    Admit, Finding, FinishReason, FromNode, FromRank, Headroom, LinkStatus, LinkWish, NodeStatus,
-    Nodes, Pairing, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard, RankStart,
-    RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
+    Admit, Budget, Finding, FinishReason, FromNode, FromRank, Headroom, LinkStatus, LinkWish,
+    NodeStatus, Nodes, Pairing, PeerState, PeerStatus, PeerSurvey, PeersView, PlannedShard,
+    RankStart, RankStatus, Refusal, RefusalKind, Serve, Survey, Timings, ToNode, ToRank, Unreached,
 };
 use daisy_proto::plan::{FirstToken, OtherPlan, PlanReport, PlannedRank, Prediction};
 use daisy_proto::{
@@ -282,8 +282,10 @@ prop_compose! {
     fn rank_start()(
         pipeline in pipeline(), rank in rank(), world in any::<u32>(), shard in shard(),
         checkpoint in path(), dtype in option::of(dtype()), bind in addr(), chunk in any::<u32>(),
+        sequences in any::<u32>(), tokens in any::<u64>(),
     ) -> RankStart {
-        RankStart { pipeline, rank, world, shard, checkpoint, dtype, bind, chunk }
+        let budget = Budget { sequences, tokens };
+        RankStart { pipeline, rank, world, shard, checkpoint, dtype, bind, chunk, budget }
     }
 }
 

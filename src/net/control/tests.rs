@@ -7,6 +7,8 @@ use daisy_proto::control::{Event, Message, Request};
 use daisy_proto::local::RankStart;
 use quinn::Endpoint;
 
+use daisy_proto::local::Budget;
+
 use super::*;
 
 pub(super) type TrustNodes = Arc<dyn Fn(&NodeId) -> bool + Send + Sync>;
@@ -97,6 +99,7 @@ async fn a_message_above_the_limit_is_refused_before_it_leaves() {
         checkpoint: "x".repeat(length).into(),
         dtype: None,
         bind: loopback(),
+        budget: Budget { sequences: 4, tokens: 1024 },
         chunk: 1,
     };
     let big = Message::Request { call: 1, request: Request::Stage(start(100_000)) };
