@@ -219,14 +219,14 @@ impl<'a> Chain<'a> {
             self.held.push(Held { seqs, hidden: hidden.keep(&wanted) });
         }
         while let Some(picks) = self.scheduler.next_group() {
-            self.draw(picks)?;
+            self.draw(&picks)?;
         }
         Ok(())
     }
 
     /// Draws a group's tokens and starts the next step of the same sequences.
-    fn draw(&mut self, picks: Vec<Pick>) -> Result<(), RankError> {
-        let hidden = self.take_held(&picks);
+    fn draw(&mut self, picks: &[Pick]) -> Result<(), RankError> {
+        let hidden = self.take_held(picks);
         self.engine.release(&self.scheduler.freed());
         let wishes: Vec<Draw<'_>> = picks.iter().map(|pick| draw(pick, &self.scheduler)).collect();
         let sampled = self.engine.sample(hidden, &wishes)?;

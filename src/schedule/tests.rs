@@ -243,7 +243,7 @@ fn when_the_budget_runs_out_the_youngest_gives_way_and_goes_on_where_it_was() {
     while let [(next, _)] = go_round(&mut scheduler, number)[..] {
         number = next;
     }
-    assert!(matches!(scheduler.cancel(NOW, SeqId(1)), None), "it ended by itself");
+    assert_eq!(scheduler.cancel(NOW, SeqId(1)), None, "it ended by itself");
     let chunk = scheduler.next_chunk(NOW).expect("now there is");
     assert_eq!(chunk.rows, [Row { seq: SeqId(2), first: 0, count: 10, logits: true }]);
 }

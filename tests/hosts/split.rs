@@ -111,6 +111,25 @@ fn several_clients_at_once_get_what_each_gets_alone() {
     assert_eq!(together, alone);
 }
 
+/// Three answers that outgrow what the plan has room for: the youngest give way, are computed again later,
+/// and nobody can tell.
+#[test]
+fn who_gives_way_to_others_gets_the_same_answer() {
+    let model = Endless::new();
+    let node = |name: &str| (Home::new(name), "127.0.0.1:0".to_owned());
+    let room = ["--layers", "2,3", "--context", "512", "--sequences", "1"];
+    let cluster = Cluster::start(vec![node("near"), node("far")], model.path(), &room);
+    let wish = json!({"max_tokens": 280, "temperature": 0.8, "seed": 7});
+    let questions = ["one", "two and two", "three three three"];
+    let alone: Vec<String> = questions.iter().map(|q| cluster.text(q, &wish)).collect();
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            questions.iter().map(|q| scope.spawn(|| cluster.text(q, &wish))).collect();
+        asked.into_iter().map(|asked| asked.join().expect("answered")).collect()
+    });
+    assert_eq!(together, alone);
+}
+
 /// A namespace with a cable to this one; removed when dropped.
 struct Namespace {
     name: String,
