@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::local::{RankStart, Refusal};
+use crate::local::{FromNode, RankStart, Refusal, ToNode};
 use crate::{
     Cable, Device, Dtype, Facts, Interface, NodeId, NodeLink, NodeName, PathEnd, PipelineId, Rank,
     Trial,
@@ -24,7 +24,7 @@ pub struct LoadProgress {
     pub resident_bytes: u64,
 }
 
-/// What one node asks of another. Only the driver of a pipeline sends these.
+/// What one node asks of another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Request {
     /// What are you, and what can you spare?
@@ -51,6 +51,9 @@ pub enum Request {
     Stop { pipeline: PipelineId },
     /// The last lines of the node's log; cut to what a control message holds.
     Logs { lines: u32 },
+    /// Hear this as if a command line of your machine said it, and say what you would answer there, by
+    /// [`Event::Said`]. The conversation ends with the connection.
+    Attend(Box<ToNode>),
 }
 
 /// What the other node answers.
@@ -137,6 +140,8 @@ pub enum Event {
         reason: String,
         blame: Option<Rank>,
     },
+    /// Heard at an attended command line; none: it has ended.
+    Said(Option<Box<FromNode>>),
 }
 
 /// Everything that a control stream carries after the first message.

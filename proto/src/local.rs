@@ -184,7 +184,10 @@ pub enum Pairing {
 pub struct Serve {
     /// Absolute path of the checkpoint.
     pub model: PathBuf,
-    pub host: String,
+    /// Which node holds rank 0 and the endpoint, by its name; none: the one that is asked.
+    pub driver: Option<String>,
+    /// Where the endpoint listens; none: where the command line reaches it.
+    pub host: Option<String>,
     pub port: u16,
     /// Peers to dial besides those that the node knows.
     #[serde(with = "crate::addr::many")]

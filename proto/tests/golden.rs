@@ -29,7 +29,7 @@ use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x57f0_b18c_ab60_3728)];
+const HASHES: &[(u32, u64)] = &[(1, 0x5bfd_1ca6_d7f6_70aa)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -128,6 +128,7 @@ fn control() -> Vec<Golden> {
         ("ask connect", request(connect)),
         ("ask stop", request(Request::Stop { pipeline })),
         ("ask logs", request(Request::Logs { lines: 200 })),
+        ("ask attend", request(Request::Attend(Box::new(ToNode::Drain { grace_ms: 5000 })))),
         ("facts", response(Response::Facts(Box::new(node_facts())))),
         ("checkpoint, read", response(Response::Checkpoint(Ok([0xdd; 32])))),
         ("checkpoint, not", response(Response::Checkpoint(Err("no config.json".to_owned())))),
@@ -140,6 +141,8 @@ fn control() -> Vec<Golden> {
         ("event loading", event(loading)),
         ("event ready", event(ready)),
         ("event exited", event(exited)),
+        ("event said", event(Event::Said(Some(Box::new(FromNode::Stopped))))),
+        ("event silent", event(Event::Said(None))),
     ]
 }
 
@@ -197,7 +200,8 @@ fn from_rank() -> Vec<Golden> {
 fn to_node() -> Vec<Golden> {
     let serve = Serve {
         model: PathBuf::from("/m"),
-        host: "127.0.0.1".to_owned(),
+        driver: Some("studio".to_owned()),
+        host: Some("127.0.0.1".to_owned()),
         port: 8100,
         peers: addrs(),
         layers: vec![15, 15],

@@ -34,20 +34,26 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn run(self, home: PathBuf) -> Result<(), Failure> {
         let json = self.json;
-        let report = if let Some(file) = &self.facts {
-            FactsFile::read(file)?.plan(&self.wish.wish(&home)?)?
-        } else {
-            let runtime = runtime()?;
-            let report = runtime.block_on(self.asked(home));
-            runtime.shutdown_background();
-            report?
-        };
-        if json {
-            render::json(&document(&report));
-        } else {
-            render::plan(&report);
+        match self.report(home) {
+            Ok(report) if json => render::json(&document(&report)),
+            Ok(report) => render::plan(&report),
+            Err(Failure::Refused(refusal)) if json => {
+                render::json(&json!({"refused": refusal.message, "hints": refusal.hints}));
+                return Err(Failure::Refused(refusal));
+            }
+            Err(failure) => return Err(failure),
         }
         Ok(())
+    }
+
+    fn report(self, home: PathBuf) -> Result<PlanReport, Failure> {
+        if let Some(file) = &self.facts {
+            return FactsFile::read(file)?.plan(&self.wish.wish(&home)?);
+        }
+        let runtime = runtime()?;
+        let report = runtime.block_on(self.asked(home));
+        runtime.shutdown_background();
+        report
     }
 
     async fn asked(self, home: PathBuf) -> Result<PlanReport, Failure> {

@@ -24,9 +24,9 @@ pub(crate) struct ServeArgs {
     /// HTTP port; 0 takes a free one
     #[arg(long, default_value_t = 8100)]
     port: u16,
-    /// HTTP address
-    #[arg(long, default_value = "127.0.0.1")]
-    host: String,
+    /// HTTP address [default: 127.0.0.1; with --driver, where this machine reaches it]
+    #[arg(long, value_name = "ADDR")]
+    host: Option<String>,
     /// Only show the plan, as `daisy cluster plan` does
     #[arg(long)]
     dry_run: bool,

@@ -16,6 +16,9 @@ pub(crate) struct WishArgs {
     /// The checkpoint: a directory, or a name under models/ in Daisy's home
     #[arg(long, value_name = "DIR|NAME")]
     model: PathBuf,
+    /// Which node holds rank 0 and the endpoint, by its name [default: this one]
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
     /// Layers per rank in rank order, as in 30,18 [default: as is fastest]
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     layers: Vec<u32>,
@@ -74,11 +77,12 @@ impl WishArgs {
     pub(crate) fn wish(self, home: &Path) -> Result<Serve, Failure> {
         Ok(Serve {
             model: self.model(home)?,
-            host: String::new(),
+            host: None,
             port: 0,
             peers: Vec::new(),
             nodes: self.nodes()?,
             headroom: self.headroom()?,
+            driver: self.driver,
             layers: self.layers,
             exclude: self.exclude,
             links: LinkWish {
@@ -103,6 +107,9 @@ impl WishArgs {
             self.model.clone()
         } else if named.is_dir() {
             named
+        } else if self.driver.is_some() && self.model.is_absolute() {
+            // The driver reads it, and this machine need not have it.
+            return Ok(self.model.clone());
         } else {
             return Err(Failure::usage(format!(
                 "--model {}: there is no such directory, nor one under {}; `daisy model import` \

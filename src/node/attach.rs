@@ -2,6 +2,7 @@
 //! events go out on it, and when it closes the node drains and unloads.
 
 use std::fs::{File, TryLockError};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::driver::{self, Command};
 use super::measuring::own_facts;
-use super::{BUILD, Node, NodeError, planning, remote_logs, selftest};
+use super::{BUILD, Node, NodeError, planning, remote, remote_logs, selftest};
 use crate::ipc::{Reader, Writer};
 
 /// What this node serves now; shared by all its command-line connections.
@@ -94,6 +95,11 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
         tracing::warn!("refused another user at the local socket");
         return;
     }
+    converse(node, stream, attached).await;
+}
+
+/// The same with a command line that is known to be welcome.
+pub(crate) async fn converse(node: Arc<Node>, stream: UnixStream, attached: Attached) {
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (Reader::new(read), Writer::new(write));
     let first = tokio::select! {
@@ -110,6 +116,12 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
         }
     };
     match first {
+        ToNode::Serve(wish) if is_for_another(&node, &wish) => {
+            remote::forward(&node, *wish, ToNode::Serve, reader, writer).await;
+        }
+        ToNode::Plan(wish) if is_for_another(&node, &wish) => {
+            remote::forward(&node, *wish, ToNode::Plan, reader, writer).await;
+        }
         ToNode::Serve(wish) => serve_model(node, *wish, reader, writer, &attached).await,
         ToNode::Plan(wish) => {
             let planned = tokio::select! {
@@ -158,6 +170,19 @@ pub(crate) async fn serve(node: Arc<Node>, stream: UnixStream, attached: Attache
         ToNode::Drain { .. } => {
             let _ = writer.write(&refused("nothing is served on this connection")).await;
         }
+    }
+}
+
+fn is_for_another(node: &Node, wish: &Serve) -> bool {
+    wish.driver.as_ref().is_some_and(|driver| *driver != *node.name.as_str())
+}
+
+/// Where a driver that is reached at `ip` should listen for those who reach it so. None: at its own
+/// default, since the scope of such an address differs by machine.
+pub(crate) fn reachable_host(ip: IpAddr) -> Option<String> {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => None,
+        ip => Some(ip.to_string()),
     }
 }
 

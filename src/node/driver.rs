@@ -105,8 +105,9 @@ impl Driver {
         out: &mpsc::Sender<FromNode>,
     ) -> Result<Self, Refusal> {
         // A port that is taken is told at once, not when the plan is made.
-        let listener =
-            api::bind(&wish.host, wish.port).await.map_err(|error| cannot(error.to_string()))?;
+        let listener = api::bind(wish.host.as_deref().unwrap_or(HOST_USUAL), wish.port)
+            .await
+            .map_err(|error| cannot(error.to_string()))?;
         let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
         let Prepared { model, report, members, hops } = prepare(node, &wish).await?;
         let context = report.context;
@@ -478,6 +479,8 @@ fn cannot(message: String) -> Refusal {
     Refusal { message, hints: Vec::new(), kind: RefusalKind::CannotBeDone }
 }
 
+/// Nobody but this machine.
+const HOST_USUAL: &str = "127.0.0.1";
 const WARM_UP: SeqId = SeqId(0);
 /// Tokens of all running sequences between two turns of the loop, with room.
 const EVENTS_MAX: usize = 1024;

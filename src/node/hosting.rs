@@ -4,28 +4,32 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use daisy_proto::control::{Event, Message, Request, Response};
-use daisy_proto::local::{FromRank, RankStart, Refusal, RefusalKind, ToRank};
+use daisy_proto::local::{FromNode, FromRank, RankStart, Refusal, RefusalKind, ToNode, ToRank};
 use daisy_proto::{Interface, NodeId, NodeLink, PipelineId, Rank};
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use super::Node;
+use super::attach::Attached;
 use super::measuring::{link_to_stranger, own_facts, trials};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::relay;
+use super::remote::Attended;
 use crate::net::{ConnectionLost, ControlConnection};
 use crate::store::Checkpoint;
 use crate::{links, logs};
 
 /// Serves one driver until its connection ends.
-pub(crate) async fn host(node: &Node, connection: ControlConnection) {
+pub(crate) async fn host(node: &Arc<Node>, attached: &Attached, connection: ControlConnection) {
     let remote = connection.remote;
     let driver = connection.peer;
     tracing::info!(peer = %driver.short(), %remote, "a node connected");
     let (sender, mut receiver) = connection.split();
     let (events, mut rank_events) = mpsc::channel(EVENTS_MAX);
+    let (said, mut heard) = mpsc::channel(EVENTS_MAX);
     let (requests, mut inbox) = mpsc::channel::<Message>(1);
     // Reading is a task of its own: a cancelled read could lose half a message.
     let reading = tokio::spawn(async move {
@@ -42,11 +46,14 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
     });
     let mut ranks = Hosted {
         node,
+        attached,
         driver,
         remote,
         their_interfaces: Vec::new(),
         events,
         ranks: HashMap::new(),
+        said,
+        attended: None,
     };
     loop {
         let message = tokio::select! {
@@ -58,6 +65,12 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
                 Some(Message::Response { .. } | Message::Event(_)) => continue,
                 None => break,
             },
+            Some(said) = heard.recv() => {
+                if said.is_none() {
+                    ranks.attended = None;
+                }
+                Message::Event(Event::Said(said))
+            }
             Some((pipeline, rank, event)) = rank_events.recv() => {
                 if matches!(event, RankEvent::Exited { .. }) {
                     ranks.ranks.remove(&pipeline);
@@ -82,13 +95,17 @@ pub(crate) async fn host(node: &Node, connection: ControlConnection) {
 
 /// The ranks that one driver has here.
 struct Hosted<'a> {
-    node: &'a Node,
+    node: &'a Arc<Node>,
+    attached: &'a Attached,
     driver: NodeId,
     remote: SocketAddr,
     /// As it told with its wish for a measurement.
     their_interfaces: Vec<Interface>,
     events: mpsc::Sender<(PipelineId, Rank, RankEvent)>,
     ranks: HashMap<PipelineId, RankProcess>,
+    said: mpsc::Sender<Option<Box<FromNode>>>,
+    /// The command line of that node, while it has one here.
+    attended: Option<Attended>,
 }
 
 impl Hosted<'_> {
@@ -110,6 +127,7 @@ impl Hosted<'_> {
                     Err(error) => refused(format!("the log cannot be read: {error}")),
                 }
             }
+            Request::Attend(said) => self.attend(&said).await,
             Request::Stage(start) => self.stage(start).await,
             Request::Connect { pipeline, previous, next, ways } => {
                 match self.ranks.get(&pipeline) {
@@ -155,6 +173,17 @@ impl Hosted<'_> {
         };
         self.node.survey.keep_link(self.driver, link, [own, theirs]);
         Response::Done
+    }
+
+    async fn attend(&mut self, said: &ToNode) -> Response {
+        let attended = match &mut self.attended {
+            Some(attended) => attended,
+            none => match Attended::open(self.node, self.attached, self.said.clone()) {
+                Ok(attended) => none.insert(attended),
+                Err(error) => return refused(error.to_string()),
+            },
+        };
+        attended.say(said).await
     }
 
     async fn stage(&mut self, start: RankStart) -> Response {

@@ -223,7 +223,8 @@ mod tests {
     fn wish(nodes: Nodes, exclude: &[&str]) -> Serve {
         Serve {
             model: PathBuf::from("/m"),
-            host: String::new(),
+            host: None,
+            driver: None,
             port: 0,
             peers: Vec::new(),
             layers: Vec::new(),

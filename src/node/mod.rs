@@ -17,12 +17,14 @@ mod hosting;
 mod measuring;
 mod members;
 mod model;
+mod named;
 mod neighbours;
 mod pairing;
 mod peers;
 pub(crate) mod planning;
 mod ranks;
 mod relay;
+mod remote;
 mod remote_logs;
 mod requests;
 mod roster;
@@ -214,7 +216,8 @@ impl Opened {
                     Some(connection) => {
                         let node = Arc::clone(&node);
                         node.neighbours.came_in(connection.peer, connection.remote);
-                        hosted.spawn(async move { hosting::host(&node, connection).await });
+                        let attached = attached.clone();
+                        hosted.spawn(async move { hosting::host(&node, &attached, connection).await });
                     }
                     None => break,
                 },

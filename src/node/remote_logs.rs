@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use daisy_proto::control::{Request, Response};
 use daisy_proto::local::{Refusal, RefusalKind};
-use daisy_proto::{NodeId, NodeName};
 use tokio::sync::mpsc;
 
+use super::named::named;
 use super::peers::Peer;
 use super::{CONTROL_PORT, Node};
 
@@ -20,14 +20,7 @@ pub(crate) async fn fetch(node: &Node, wanted: &str, lines: u32) -> Result<Strin
         let asked = ask(&Peer::start(connection, events), lines).await;
         return asked.map_err(|fault| not_reachable(fault, Vec::new()));
     }
-    let is_meant = |id: &NodeId, name: Option<&NodeName>| {
-        name.is_some_and(|name| name.as_str() == wanted)
-            || *id.to_string() == *wanted
-            || id.short() == wanted
-    };
-    let ready = node.neighbours.ready();
-    let found = ready.iter().find(|ready| is_meant(&ready.id, ready.name.as_ref()));
-    if let Some(ready) = found {
+    if let Some(ready) = named(node, wanted).await {
         let asked = ask(&ready.handle, lines).await;
         return asked.map_err(|fault| not_reachable(fault, Vec::new()));
     }

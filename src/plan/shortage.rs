@@ -98,6 +98,7 @@ fn hints(shortage: &Shortage) -> Vec<String> {
         .filter_map(|ranked| on_node(&shortage.nodes[ranked.node], ranked))
         .collect();
     hints.extend(smaller_weights(shortage));
+    hints.extend(further_nodes(shortage));
     if shortage.context_max > 0 {
         hints.push(format!("`--context {}` would fit", shortage.context_max));
     }
@@ -139,10 +140,21 @@ fn on_node(node: &Node, ranked: &Ranked) -> Option<String> {
     }
 }
 
+/// What weights could take on the nodes of the split, all together.
+fn room(shortage: &Shortage) -> u64 {
+    let room = |ranked: &Ranked| ranked.fit.spare.for_weights(ranked.fit.work_bytes);
+    shortage.ranks.iter().map(room).fold(0, u64::saturating_add)
+}
+
+/// How much more memory there must be, if all of these nodes are too little together.
+fn further_nodes(shortage: &Shortage) -> Option<String> {
+    let lack = shortage.weight_bytes.checked_sub(room(shortage)).filter(|lack| *lack > 0)?;
+    Some(format!("further nodes would do that can spare {} together", Bytes(lack)))
+}
+
 /// How small the weights must be on these nodes.
 fn smaller_weights(shortage: &Shortage) -> Option<String> {
-    let room = |ranked: &Ranked| u128::from(ranked.fit.spare.for_weights(ranked.fit.work_bytes));
-    let room: u128 = shortage.ranks.iter().map(room).sum();
+    let room = u128::from(room(shortage));
     let millibits =
         u128::from(shortage.millibits_per_weight) * room / u128::from(shortage.weight_bytes.max(1));
     // Layers are whole: a little is lost at each boundary.

@@ -187,6 +187,13 @@ fn what_cannot_be_meant_is_named() {
         assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
         assert!(said.contains(part), "{more:?}: no `{part}` in {said}");
     }
+    // Who asks for JSON gets the refusal so, too.
+    let output = desk.plan(&json!({"nodes": [mac("mini", 64, "Apple M4")]}), &["--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let refused: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let said = refused["refused"].as_str().expect("a reason");
+    assert!(said.contains("large does not fit") && said.contains("bound by"), "{said}");
+    assert!(refused["hints"].as_array().is_some_and(|hints| !hints.is_empty()), "{refused}");
     let output = desk.plan(&json!({"nodes": [{"name": "a"}]}), &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("facts.json: missing field `memory_gib`"), "{said}");

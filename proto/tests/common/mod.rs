@@ -233,6 +233,7 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         pipeline().prop_map(|pipeline| Request::Stop { pipeline }),
         any::<u32>().prop_map(|lines| Request::Logs { lines }),
+        to_node().prop_map(|said| Request::Attend(Box::new(said))),
     ]
 }
 
@@ -275,6 +276,7 @@ fn event() -> impl Strategy<Value = Event> {
         (pipeline(), rank(), text(), option::of(rank())).prop_map(
             |(pipeline, rank, reason, blame)| Event::Exited { pipeline, rank, reason, blame }
         ),
+        option::of(from_node()).prop_map(|said| Event::Said(said.map(Box::new))),
     ]
 }
 
@@ -323,13 +325,14 @@ prop_compose! {
 
 prop_compose! {
     fn serve()(
-        model in path(), host in text(), port in any::<u16>(), peers in vec(addr(), 0..4),
+        model in path(), driver in option::of(text()), host in option::of(text()),
+        port in any::<u16>(), peers in vec(addr(), 0..4),
         layers in vec(any::<u32>(), 0..5), nodes in nodes(), exclude in vec(text(), 0..2),
         links in link_wish(), context in option::of(any::<u32>()), sequences in any::<u32>(),
         headroom in headroom(), chunk in any::<u32>(), dtype in option::of(dtype()),
     ) -> Serve {
         Serve {
-            model, host, port, peers, layers, nodes, exclude, links, context, sequences, headroom,
+            model, driver, host, port, peers, layers, nodes, exclude, links, context, sequences, headroom,
             chunk, dtype,
         }
     }
