@@ -7,6 +7,7 @@
 // 1. pure
 pub mod doctor;
 pub mod facts;
+pub mod guard;
 pub mod links;
 pub mod model;
 pub mod pipeline;

@@ -140,6 +140,12 @@ pub enum Event {
         reason: String,
         blame: Option<Rank>,
     },
+    /// The rank's machine is short of memory, so it should get no new requests; none: there is enough.
+    Memory {
+        pipeline: PipelineId,
+        rank: Rank,
+        short: Option<String>,
+    },
     /// Heard at an attended command line; none: it has ended.
     Said(Option<Box<FromNode>>),
 }

@@ -29,6 +29,8 @@ pub enum ToRank {
     Admit(Admit),
     /// Rank 0 only: stop within a step and free the KV on every rank.
     Cancel { seq: SeqId },
+    /// Give back memory that only saves time.
+    Shrink,
     /// Finish nothing more, say goodbye on the edges and exit.
     Unload,
 }

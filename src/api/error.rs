@@ -135,6 +135,9 @@ pub fn not_ready(readiness: &Readiness) -> Option<ApiError> {
             "this endpoint is stopping: running requests end, new ones are refused",
             RETRY_DRAINING_S,
         )),
+        Readiness::Short { reason } => {
+            Some(ApiError::unavailable("short_of_memory", reason.clone(), RETRY_SHORT_S))
+        }
         Readiness::Failed { reason } => {
             Some(ApiError::unavailable("pipeline_failed", reason.clone(), RETRY_FAILED_S))
         }
@@ -153,4 +156,5 @@ pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
 
 const RETRY_LOADING_S: u32 = 5;
 const RETRY_DRAINING_S: u32 = 10;
+const RETRY_SHORT_S: u32 = 10;
 const RETRY_FAILED_S: u32 = 30;

@@ -50,6 +50,7 @@ pub async fn ready(State(app): State<App>) -> Response {
         Readiness::Ready => ("ready", None),
         Readiness::Loading { done, total } => ("loading", Some(Progress { done, total })),
         Readiness::Draining => ("draining", None),
+        Readiness::Short { .. } => ("short_of_memory", None),
         Readiness::Failed { .. } => ("failed", None),
     };
     let error = if stopping { Some(ApiError::stopping()) } else { not_ready(&serving.readiness) };

@@ -265,6 +265,11 @@ impl Engine {
         }
     }
 
+    /// Gives back memory that MLX keeps for its next arrays.
+    pub fn shrink(&self) -> Result<(), EngineError> {
+        Ok(memory::clear_cache()?)
+    }
+
     /// Positions of `seq` that are cached.
     pub fn cached(&self, seq: SeqId) -> u32 {
         self.caches.length(seq)

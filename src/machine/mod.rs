@@ -1,7 +1,7 @@
 //! What this machine is now: reads what its system offers, and lets [`crate::facts`] say what it means.
 //!
 //! Every read blocks for milliseconds (for seconds where macOS looks for its cables), so callers keep
-//! it off their loop. Readings are kept for a while: facts a second, cables a minute, interfaces until
+//! it off their loop. Readings are kept for a while: facts for less than a second, cables a minute, interfaces until
 //! an address comes or goes. It does not know peers or plans. Start at [`Machine::new`].
 
 mod checks;
@@ -20,6 +20,7 @@ use daisy_proto::{Address, Cable, Facts, Interface};
 use if_addrs::IfAddr;
 
 use crate::facts::linux::given_kind;
+use crate::units::Bytes;
 
 pub use checks::system;
 
@@ -52,6 +53,12 @@ impl Machine {
     pub fn facts(&self) -> Facts {
         let facts = kept(&self.facts, FACTS_AGE_MAX, os::facts);
         Facts { memory_limit_bytes: self.memory_limit_bytes, ..facts }
+    }
+
+    /// What `DAISY_MEMORY_FLOOR` says must stay available while ranks are here, as in `2GiB`.
+    pub fn memory_floor() -> Option<u64> {
+        let floor: Bytes = std::env::var("DAISY_MEMORY_FLOOR").ok()?.parse().ok()?;
+        Some(floor.0)
     }
 
     /// Those on which the node is reached.
@@ -109,7 +116,8 @@ fn address(addr: &IfAddr) -> Address {
     }
 }
 
-const FACTS_AGE_MAX: Duration = Duration::from_secs(1);
+/// Below the shortest interval at which anybody looks.
+const FACTS_AGE_MAX: Duration = Duration::from_millis(400);
 const CABLES_AGE_MAX: Duration = Duration::from_mins(1);
 /// A control message holds 64 KiB: 32 × (name, index, kind, MTU, 8 × 18 bytes) take 6 KiB.
 const INTERFACES_MAX: usize = 32;
@@ -129,7 +137,7 @@ mod tests {
         let facts = machine.facts();
         assert!(facts.memory_bytes > 1 << 28 && facts.available_bytes <= facts.memory_bytes);
         assert_eq!(facts.spare_bytes(), 1 << 20, "the user's limit counts");
-        assert_eq!(machine.facts(), facts, "it is kept for a second");
+        assert_eq!(machine.facts(), facts, "it is kept for a while");
         let interfaces = machine.interfaces();
         let loopback = interfaces.iter().find(|interface| interface.kind == LinkKind::Loopback);
         let loopback = loopback.expect("every machine has one");

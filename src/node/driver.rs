@@ -1,6 +1,7 @@
 //! Serving one model: gather nodes, plan, stage and load ranks, answer requests, take everything
 //! down. One task owns it all; every cause of work is an [`Event`]. Start at [`drive`].
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,7 @@ use super::requests::{self, QUEUE_MAX, Requests};
 use super::staging::{Hops, Neighbours, StagedAt, bind_ip, stage_at};
 use super::watching;
 use crate::api;
+use crate::machine::Machine;
 use crate::pipeline::{Failure, Input, Pipeline, State};
 
 /// What the command line may say while the model is served.
@@ -85,6 +87,9 @@ struct Driver {
     /// Keep facts and links of the peers fresh while the pipeline lives.
     watches: JoinSet<()>,
     loaded: Vec<Option<(u64, String)>>,
+    /// Ranks whose machines are short of memory, and why.
+    short: BTreeMap<Rank, String>,
+    machine: Arc<Machine>,
     local: Option<RankProcess>,
     model: Model,
     context: u32,
@@ -133,6 +138,8 @@ impl Driver {
             hops,
             watches,
             loaded: vec![None; world],
+            short: BTreeMap::new(),
+            machine: Arc::clone(&node.machine),
             local: None,
             model,
             context,
@@ -197,9 +204,10 @@ impl Driver {
                     let _ = events.send(Event::PeerStaged(rank, staged)).await;
                 });
             } else {
+                let machine = Arc::clone(&self.machine);
                 tokio::spawn(async move {
                     let ranks = relay(EVENTS_MAX, events.clone(), Event::Local);
-                    let started = RankProcess::start(start, ranks).await;
+                    let started = RankProcess::start(start, &machine, ranks).await;
                     let staged = started.map_err(|error| error.to_string());
                     let _ = events.send(Event::LocalStaged(staged)).await;
                 });
@@ -248,6 +256,7 @@ impl Driver {
                 Input::RankFailed { rank: Rank(0), reason, blame }
             }
             Event::Local(RankEvent::Message(message)) => return self.on_rank_0(message).await,
+            Event::Local(RankEvent::Memory(short)) => return self.on_memory(Rank(0), short).await,
             Event::Peer(rank, PeerEvent::Lost(reason)) => {
                 failed(rank, format!("is out of reach, its node's connection ended: {reason}"))
             }
@@ -262,6 +271,11 @@ impl Driver {
                     if (pipeline, rank) == (self.id, from) =>
                 {
                     self.rank_ready(rank, resident_bytes, device)
+                }
+                control::Event::Memory { pipeline, rank, short }
+                    if (pipeline, rank) == (self.id, from) =>
+                {
+                    return self.on_memory(rank, short).await;
                 }
                 control::Event::Exited { pipeline, rank, reason, blame }
                     if (pipeline, rank) == (self.id, from) =>
@@ -302,6 +316,36 @@ impl Driver {
             let _ = requests.send(input).await;
         }
         false
+    }
+
+    /// New requests wait outside while any rank's machine is short of memory. Never changes the
+    /// pipeline's state.
+    async fn on_memory(&mut self, rank: Rank, short: Option<String>) -> bool {
+        let name = self.node_name(rank);
+        let note = match short {
+            Some(why) => {
+                let reason = format!("{name} is short of memory: {why}");
+                let note = format!("{reason}; new requests are refused until there is more");
+                self.short.insert(rank, reason);
+                note
+            }
+            None if self.short.remove(&rank).is_some() => format!("{name} has memory again"),
+            None => return false,
+        };
+        tracing::warn!(note, "memory");
+        if matches!(self.pipeline.state(), State::Ready) {
+            self.endpoint.set(self.readiness());
+        }
+        let _ = self.out.send(FromNode::Note(note)).await;
+        false
+    }
+
+    /// Of a pipeline that is ready.
+    fn readiness(&self) -> Readiness {
+        match self.short.first_key_value() {
+            Some((_, reason)) => Readiness::Short { reason: reason.clone() },
+            None => Readiness::Ready,
+        }
     }
 
     fn local_staged(&mut self, process: RankProcess) {
@@ -364,7 +408,7 @@ impl Driver {
     }
 
     async fn ready(&mut self) {
-        self.endpoint.set(Readiness::Ready);
+        self.endpoint.set(self.readiness());
         let _ = self
             .out
             .send(FromNode::Ready {

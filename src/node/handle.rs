@@ -50,6 +50,10 @@ pub enum Readiness {
         total: u32,
     },
     Draining,
+    /// A machine is short of memory: what runs goes on, and nothing new comes in. `reason` names it.
+    Short {
+        reason: String,
+    },
     /// The pipeline failed; `reason` names the node.
     Failed {
         reason: String,
@@ -167,7 +171,7 @@ impl Readiness {
                 format!("the model is loading: {done} of {total} layers are in memory")
             }
             Self::Draining => "this node is about to stop serving".to_owned(),
-            Self::Failed { reason } => reason.clone(),
+            Self::Short { reason } | Self::Failed { reason } => reason.clone(),
         };
         Err(SubmitError::NotReady(why))
     }

@@ -198,7 +198,7 @@ impl Hosted<'_> {
             return refused(format!("pipeline {pipeline} has a rank here already"));
         }
         let events = relay(EVENTS_MAX, self.events.clone(), move |event| (pipeline, rank, event));
-        match RankProcess::start(start, events).await {
+        match RankProcess::start(start, &self.node.machine, events).await {
             Ok(process) => {
                 let RankProcess { pid, key, port, .. } = process;
                 let staged = Response::Staged { pid, key, port };
@@ -230,6 +230,7 @@ fn report(pipeline: PipelineId, rank: Rank, event: RankEvent) -> Option<Event> {
         RankEvent::Message(FromRank::Ready { resident_bytes, device, dtype }) => {
             Event::Ready { pipeline, rank, resident_bytes, device, dtype }
         }
+        RankEvent::Memory(short) => Event::Memory { pipeline, rank, short },
         RankEvent::Exited { reason, blame } => Event::Exited { pipeline, rank, reason, blame },
         // Tokens come from rank 0, which is the driver's own.
         RankEvent::Message(_) => return None,

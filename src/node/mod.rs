@@ -16,6 +16,7 @@ pub mod handle;
 mod hosting;
 mod measuring;
 mod members;
+mod memory_watch;
 mod model;
 mod named;
 mod neighbours;

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use daisy_proto::Rank;
@@ -15,8 +16,11 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use super::memory_watch::MemoryWatch;
 use crate::engine;
+use crate::guard::Step;
 use crate::ipc::{Reader, Writer};
+use crate::machine::Machine;
 
 /// A rank process of this node. Dropping it ends the process.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(crate) struct RankProcess {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum RankEvent {
     Message(FromRank),
+    /// Its machine is short of memory, for this reason, or no longer so.
+    Memory(Option<String>),
     /// The process is gone. The last event.
     Exited {
         reason: String,
@@ -54,9 +60,11 @@ impl RankProcess {
     /// Starts the process and waits until it listens. Its further events go to `events`.
     pub(crate) async fn start(
         start: RankStart,
+        machine: &Arc<Machine>,
         events: mpsc::Sender<RankEvent>,
     ) -> Result<Self, RankProcessError> {
         let rank = start.rank;
+        let memory = MemoryWatch::start(Arc::clone(machine)).await;
         let (ours, theirs) = BlockingStream::pair()?;
         ours.set_nonblocking(true)?;
         let unset = engine::ENVIRONMENT.iter().filter(|(name, _)| std::env::var_os(name).is_none());
@@ -78,10 +86,17 @@ impl RankProcess {
         let (gone_flag, gone) = watch::channel(false);
         let (early_events, mut early) = mpsc::channel(1);
         tokio::spawn(write_all(Writer::new(write), inbox));
-        let supervisor =
-            Supervisor { rank, child, stderr, early: Some(early_events), events, failed: None };
+        let supervisor = Supervisor {
+            rank,
+            child,
+            stderr,
+            early: Some(early_events),
+            events,
+            failed: None,
+            to: to.clone(),
+        };
         tokio::spawn(async move {
-            supervisor.run(Reader::new(read), stopped).await;
+            supervisor.run(Reader::new(read), memory, stopped).await;
             gone_flag.send_replace(true);
         });
         let mut process = Self { pid, key: RankKey([0; 32]), port: 0, to, stop: Some(stop), gone };
@@ -93,7 +108,7 @@ impl RankProcess {
                 Ok(process)
             }
             Ok(Some(RankEvent::Exited { reason, .. })) => Err(RankProcessError::Early(reason)),
-            Ok(Some(RankEvent::Message(_)) | None) => {
+            Ok(Some(RankEvent::Message(_) | RankEvent::Memory(_)) | None) => {
                 Err(RankProcessError::Early("spoke out of turn".to_owned()))
             }
             Err(_) => Err(RankProcessError::Late),
@@ -130,10 +145,16 @@ struct Supervisor {
     early: Option<mpsc::Sender<RankEvent>>,
     events: mpsc::Sender<RankEvent>,
     failed: Option<(String, Option<Rank>)>,
+    to: mpsc::Sender<ToRank>,
 }
 
 impl Supervisor {
-    async fn run(mut self, mut reader: Reader, mut stopped: oneshot::Receiver<()>) {
+    async fn run(
+        mut self,
+        mut reader: Reader,
+        mut memory: MemoryWatch,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
         let log = tokio::spawn(forward_log(self.rank, self.child.id(), self.stderr.take()));
         let status = loop {
             tokio::select! {
@@ -141,7 +162,12 @@ impl Supervisor {
                 biased;
                 message = reader.read::<FromRank>() => match message {
                     Ok(Some(FromRank::Failed { message, blame })) => self.failed = Some((message, blame)),
-                    Ok(Some(message)) => self.tell(RankEvent::Message(message)).await,
+                    Ok(Some(message)) => {
+                        if matches!(message, FromRank::Ready { .. }) {
+                            memory.loaded();
+                        }
+                        self.tell(RankEvent::Message(message)).await;
+                    }
                     // End of file: the process has ended, or will now that nobody can hear it.
                     Ok(None) => break self.end().await,
                     Err(error) => {
@@ -150,6 +176,18 @@ impl Supervisor {
                     }
                 },
                 _ = &mut stopped => break self.end().await,
+                step = memory.next() => match step {
+                    // A rank that is busy hears it later, and one that has much to do needs its caches.
+                    Step::Shrink => drop(self.to.try_send(ToRank::Shrink)),
+                    Step::Refuse(why) => self.tell(RankEvent::Memory(Some(why))).await,
+                    Step::Resume => self.tell(RankEvent::Memory(None)).await,
+                    Step::GiveUp(why) => {
+                        self.failed = Some((why, None));
+                        // Not even the time to say goodbye: the machine needs its memory now.
+                        let _ = self.child.start_kill();
+                        break self.end().await;
+                    }
+                },
             }
         };
         // A process that does not die keeps its log open, and so does a child that it left behind.
@@ -258,9 +296,12 @@ mod tests {
         let (read, _write) = ours.into_split();
         let (events, mut told) = mpsc::channel(1);
         let (_stop, stopped) = oneshot::channel();
+        let (to, _inbox) = mpsc::channel(1);
         let supervisor =
-            Supervisor { rank: Rank(0), child, stderr, early: None, events, failed: None };
-        tokio::spawn(supervisor.run(Reader::new(read), stopped));
+            Supervisor { rank: Rank(0), child, stderr, early: None, events, failed: None, to };
+        let machine = Machine::new(std::net::Ipv4Addr::LOCALHOST.into(), None);
+        let memory = MemoryWatch::start(Arc::new(machine)).await;
+        tokio::spawn(supervisor.run(Reader::new(read), memory, stopped));
         let event = timeout(Duration::from_secs(10), told.recv()).await.expect("in time");
         let Some(RankEvent::Exited { reason, .. }) = event else { panic!("{event:?}") };
         assert!(reason.contains("exit code 3"), "{reason}");

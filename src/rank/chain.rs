@@ -136,6 +136,7 @@ impl<'a> Chain<'a> {
                 let output = self.scheduler.cancel(self.now(), seq);
                 self.tell(output.into_iter().collect())?;
             }
+            Event::Node(ToRank::Shrink) => self.engine.shrink()?,
             Event::Node(ToRank::Start(_) | ToRank::Connect { .. }) => {
                 return Err(RankError::OutOfTurn("a second start"));
             }

@@ -4,8 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PURE: &[&str] =
-    &["doctor", "facts", "links", "model", "pipeline", "plan", "preflight", "schedule", "units"];
+const PURE: &[&str] = &[
+    "doctor",
+    "facts",
+    "guard",
+    "links",
+    "model",
+    "pipeline",
+    "plan",
+    "preflight",
+    "schedule",
+    "units",
+];
 const ADAPTERS: &[&str] =
     &["discovery", "engine", "identity", "ipc", "logs", "machine", "net", "pake", "store", "text"];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];

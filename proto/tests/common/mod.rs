@@ -84,6 +84,7 @@ pub fn to_rank() -> impl Strategy<Value = ToRank> {
         }),
         admit().prop_map(ToRank::Admit),
         seq().prop_map(|seq| ToRank::Cancel { seq }),
+        Just(ToRank::Shrink),
         Just(ToRank::Unload),
     ]
 }
@@ -277,6 +278,8 @@ fn event() -> impl Strategy<Value = Event> {
             |(pipeline, rank, reason, blame)| Event::Exited { pipeline, rank, reason, blame }
         ),
         option::of(from_node()).prop_map(|said| Event::Said(said.map(Box::new))),
+        (pipeline(), rank(), option::of(text()))
+            .prop_map(|(pipeline, rank, short)| Event::Memory { pipeline, rank, short }),
     ]
 }
 

@@ -241,6 +241,11 @@ async fn what_is_not_ready_says_why() {
     let table = [
         (Readiness::Loading { done: 3, total: 30 }, "loading", "3 of 30 layers"),
         (Readiness::Draining, "draining", "stopping"),
+        (
+            Readiness::Short { reason: "mini is short of memory".to_owned() },
+            "short_of_memory",
+            "mini is short",
+        ),
         (Readiness::Failed { reason: "rank 1 on mini stopped".to_owned() }, "failed", "on mini"),
     ];
     let mut fake = Fake::start().await;
