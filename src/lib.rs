@@ -19,6 +19,7 @@ pub mod ipc;
 pub mod logs;
 pub mod net;
 pub mod pake;
+pub mod ssh;
 pub mod store;
 pub mod text;
 // 3. shells

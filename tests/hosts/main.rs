@@ -13,6 +13,8 @@ mod discovery;
 mod faults;
 mod rig;
 mod split;
+mod ssh;
+mod sshd;
 mod terminal;
 
 /// Ends the test early, counted as skipped by `scripts/check`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const PURE: &[&str] = &["model", "pipeline", "plan", "preflight", "schedule", "units"];
 const ADAPTERS: &[&str] =
-    &["discovery", "engine", "identity", "ipc", "logs", "net", "pake", "store", "text"];
+    &["discovery", "engine", "identity", "ipc", "logs", "net", "pake", "ssh", "store", "text"];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];
 
 /// What only one module may name.
@@ -16,6 +16,9 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("quinn", &["net"]),
     ("mdns_sd", &["discovery"]),
     ("spake2", &["pake"]),
+    ("russh", &["ssh"]),
+    ("rpassword", &["cli"]),
+    ("tar", &["cli"]),
     ("rustls", &["net"]),
     ("axum", &["api"]),
     ("tokenizers", &["text", "store"]),
