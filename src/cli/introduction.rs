@@ -3,11 +3,13 @@
 //! sides are [`super::pair_ssh`] and [`super::introduce`].
 
 use std::path::Path;
+use std::time::Duration;
 
 use daisy_proto::hello::Hello;
 use daisy_proto::local::{FromNode, Refusal, RefusalKind, ToNode};
 use daisy_proto::{NodeId, NodeName, PROTOCOL_VERSION};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::config::Config;
 use super::{Failure, machine_name, status};
@@ -88,7 +90,7 @@ impl Introduced {
         let id = Identity::load_or_create(home).map_err(anyhow::Error::from)?.node_id();
         let build = BUILD.to_owned();
         // A node that runs may have been given another name and port than the file has.
-        if let Some((name, port)) = running(home).await {
+        if let Ok(Some((name, port))) = timeout(STATUS_MAX, running(home)).await {
             return Ok(Self { id, name, build, port: Some(port) });
         }
         let name = Config::load(home)?.name.unwrap_or_else(machine_name);
@@ -155,6 +157,8 @@ pub(crate) fn refusal(message: String, hints: &[&str]) -> Refusal {
     Refusal { message, hints, kind: RefusalKind::CannotBeDone }
 }
 
+/// A node answers at once, or hangs.
+const STATUS_MAX: Duration = Duration::from_secs(5);
 /// Names and builds are bounded, so a line has a few hundred bytes.
 const LINE_BYTES_MAX: usize = 4096;
 

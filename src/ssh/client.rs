@@ -24,10 +24,17 @@ pub struct Client {
     host: String,
 }
 
-/// Connects and logs in. A host that is not known is an error and not a question: the caller asks,
-/// remembers the key and connects anew, so nobody is waited for while a server waits.
-pub async fn connect(settings: &Settings, ask: &mut dyn Ask) -> Result<Client, SshError> {
-    let known = known_hosts(settings)?;
+/// Connects and logs in. A host that is not known is an error and not a question: the caller asks and
+/// connects anew with what was `accepted`, so nobody is waited for while a server waits.
+pub async fn connect(
+    settings: &Settings,
+    accepted: Option<&NewHostKey>,
+    ask: &mut dyn Ask,
+) -> Result<Client, SshError> {
+    let mut known = known_hosts(settings)?;
+    if let Some(accepted) = accepted {
+        known.add(accepted.file(), &accepted.to_string());
+    }
     let preferred = preferred(&known.kinds(&settings.known_as));
     let config = Config { preferred, keepalive_interval: Some(KEEP_ALIVE), ..Config::default() };
     let stream = network::reach(&settings.host, settings.port).await?;

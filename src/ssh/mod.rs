@@ -36,3 +36,6 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 const SHOWN_CHARS_MAX: usize = 400;
+
+#[cfg(test)]
+mod tests;

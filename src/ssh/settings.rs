@@ -106,7 +106,14 @@ impl Settings {
             }
             (None, None) => user.name.clone(),
         };
-        let alias = word("hostkeyalias").map(|(alias, _)| alias.to_ascii_lowercase());
+        let alias = match word("hostkeyalias") {
+            Some((alias, at)) => {
+                check_host(alias)
+                    .map_err(|why| fault(at, format!("HostKeyAlias {alias}: {why}")))?;
+                Some(alias.to_ascii_lowercase())
+            }
+            None => None,
+        };
 
         let home = user.home.to_string_lossy().into_owned();
         let port_text = port.to_string();
@@ -456,6 +463,7 @@ mod tests {
             ("HostName -oProxyCommand=x", "option"),
             ("HostName a;b", "character"),
             ("User -l", "option"),
+            ("HostKeyAlias \"a b\"", "character"),
             ("Port ssh", "Port ssh"),
             ("IdentitiesOnly maybe", "neither yes nor no"),
             ("IdentityFile ${NOPE}/x", "${NOPE}"),

@@ -59,7 +59,7 @@ impl Server {
         let config = format!(
             "Port {port}\nListenAddress 127.0.0.1\nPidFile none\nUsePAM no\nStrictModes no\n\
              HostKey {path}/ed25519\nHostKey {path}/rsa\nHostKey {path}/ecdsa\n\
-             AuthorizedKeysFile {path}/authorized_keys\nPermitRootLogin yes\nLogLevel ERROR\n\
+             AuthorizedKeysFile {path}/authorized_keys\nPermitRootLogin yes\nLogLevel QUIET\n\
              PasswordAuthentication no\nKbdInteractiveAuthentication no\n\
              SetEnv HOME={path}/home PATH={path}/bin:/usr/bin:/bin\n{more}\n"
         );

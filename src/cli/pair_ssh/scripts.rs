@@ -4,9 +4,9 @@
 
 use crate::ssh::shown;
 
-/// Finds `daisy` and has it introduce itself.
-pub(super) fn introduce() -> String {
-    in_sh(FIND)
+/// Finds `daisy` in one of the places and has it introduce itself.
+pub(super) fn introduce(places: &str) -> String {
+    in_sh(&FIND.replace("PLACES", places))
 }
 
 /// Takes a bundle from standard input, looks whether it is whole, and installs it.
@@ -68,8 +68,13 @@ pub(super) fn own_system() -> String {
 const MARK: &str = "daisy-pair";
 
 /// An ssh session's search path is short, so the usual places are looked at as well.
+pub(super) const PLACES: &str =
+    "daisy \"$HOME/.local/bin/daisy\" /opt/homebrew/bin/daisy /usr/local/bin/daisy";
+/// Where `install` puts it: another one may still come first in the search path.
+pub(super) const INSTALLED: &str = "\"$HOME/.local/bin/daisy\"";
+
 const FIND: &str = "echo \"daisy-pair system $(uname -sm)\"; \
-    for d in daisy \"$HOME/.local/bin/daisy\" /opt/homebrew/bin/daisy /usr/local/bin/daisy; do \
+    for d in PLACES; do \
     p=$(command -v \"$d\") && [ -x \"$p\" ] && break; p=; done; \
     if [ -z \"$p\" ]; then echo \"daisy-pair missing\"; exit 0; fi; \
     echo \"daisy-pair found $p\"; \
@@ -96,7 +101,7 @@ mod tests {
 
     #[test]
     fn no_shell_finds_a_meaning_in_the_scripts() {
-        for script in [FIND, INSTALL] {
+        for script in [FIND, INSTALL, PLACES, INSTALLED] {
             assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
         }
         let line = install(&"a".repeat(64));
@@ -124,7 +129,7 @@ mod tests {
     fn a_machine_without_daisy_says_so() {
         let home = tempfile::tempdir().expect("a folder");
         let output = Command::new("sh")
-            .args(["-c", &introduce()])
+            .args(["-c", &introduce(PLACES)])
             .env_clear()
             .envs([("HOME", home.path().as_os_str()), ("PATH", "/usr/bin:/bin".as_ref())])
             .stdin(Stdio::null())
