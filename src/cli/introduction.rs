@@ -167,6 +167,7 @@ mod tests {
     use super::*;
 
     const OWN: NodeId = NodeId([1; 32]);
+    type Change = fn(&mut Written);
 
     fn written() -> Written {
         Written {
@@ -199,7 +200,6 @@ mod tests {
     fn only_a_node_that_this_one_can_work_with_is_taken() {
         let good = written().read(OWN, "mini").expect("good");
         assert_eq!((good.id, good.name.as_str()), (NodeId([2; 32]), "Anna's mini"));
-        type Change = fn(&mut Written);
         let cases: &[(Change, &str)] = &[
             (|w| w.protocol += 1, "this machine is older"),
             (|w| w.protocol -= 1, "mini is older"),

@@ -12,11 +12,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use super::error::SshError;
+use super::files::read_text;
 use super::known_hosts::{KnownHosts, NewHostKey, Verdict};
 use super::login::{Ask, Login};
 use super::network;
 use super::running::{Ending, Running, Tail};
-use super::settings::{Settings, StrictHostKeys, read_text};
+use super::settings::{Settings, StrictHostKeys};
 
 /// A connection on which the user is logged in.
 pub struct Client {

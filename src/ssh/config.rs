@@ -1,4 +1,4 @@
-//! `~/.ssh/config`, read as ssh_config(5) says: the first value counts, `Host` and `Match` choose, an
+//! `~/.ssh/config`, read as `ssh_config(5)` says: the first value counts, `Host` and `Match` choose, an
 //! `Include` is read where it stands. Values are kept as they are written; [`super::settings`] gives them
 //! their meaning. The crates that read this file put what follows a `Match` into the block before it and
 //! let the last value win, which would reach another machine than `ssh` does.

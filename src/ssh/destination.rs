@@ -69,7 +69,7 @@ pub(super) fn port_number(digits: &str) -> Option<u16> {
     digits.parse().ok().filter(|port| is_number && *port != 0)
 }
 
-/// A name that `ssh` cannot take for an option, nor a shell (of a ProxyCommand, say) for more than a word.
+/// A name that `ssh` cannot take for an option, nor a shell (of a `ProxyCommand`, say) for more than a word.
 pub(super) fn check_host(host: &str) -> Result<(), &'static str> {
     let is_usual = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
     if host.is_empty() {

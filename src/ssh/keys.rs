@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use russh::keys::{Algorithm, PrivateKey, PublicKey, decode_secret_key};
 
-use super::settings::read_text;
+use super::files::read_text;
 
 /// A file that may hold a key.
 #[derive(Debug)]

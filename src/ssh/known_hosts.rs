@@ -1,5 +1,5 @@
-//! Which machines are what they say: `known_hosts`, read as OpenSSH reads it (sshd(8), "SSH_KNOWN_HOSTS
-//! FILE FORMAT"), and stricter in doubt. Keys are compared by their bytes, so a line in a form that no
+//! Which machines are what they say: `known_hosts`, read as OpenSSH reads it (`sshd(8)` has the format),
+//! and stricter in doubt. Keys are compared by their bytes, so a line in a form that no
 //! library decodes still counts. Reading and judging are pure; [`NewHostKey::remember`] writes.
 
 use std::fmt;

@@ -166,12 +166,10 @@ impl<'a> Login<'a> {
                 agent = timeout(AGENT_MAX, Agent::connect_uds(socket)).await.ok()?.ok()?;
             }
         }
-        let identities = match timeout(AGENT_MAX, agent.request_identities()).await {
-            Ok(Ok(identities)) => identities,
-            _ => {
-                self.tried.push(format!("the agent at {} (it tells no keys)", socket.display()));
-                return None;
-            }
+        let told = timeout(AGENT_MAX, agent.request_identities()).await;
+        let Ok(Ok(identities)) = told else {
+            self.tried.push(format!("the agent at {} (it tells no keys)", socket.display()));
+            return None;
         };
         let keys = identities.into_iter().filter_map(|identity| match identity {
             AgentIdentity::PublicKey { key, comment } => Some((key, comment)),
@@ -453,7 +451,7 @@ impl Signer for Probe {
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 const AGENT_MAX: Duration = Duration::from_secs(5);
 /// An agent may ask the person to agree.
-const SIGN_MAX: Duration = Duration::from_secs(60);
+const SIGN_MAX: Duration = Duration::from_mins(1);
 /// How often a passphrase or a password is asked.
 const TYPED_MAX: usize = 3;
 const ROUNDS_MAX: usize = 8;

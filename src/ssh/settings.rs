@@ -2,14 +2,14 @@
 //! never passed over where it would lead to another machine, or trust one that `ssh` would not.
 
 use std::collections::HashSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::config::{Files, Query, Value, Values};
+use super::config::{Files, Query, Values};
 use super::destination::{Destination, check_host, check_user, port_number};
 use super::error::{Place, SshError};
+use super::files::{Disk, read_text};
 use super::known_hosts::name_of;
-use super::pattern;
+use super::names::{Names, expand, fault};
 
 /// The person at this machine.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl Settings {
     pub fn load(to: &Destination, user: &User) -> Result<Self, SshError> {
         let path = user.home.join(".ssh/config");
         let text = read_text(&path)?.unwrap_or_default();
-        Self::read(to, user, &path, &text, &mut Disk { user })
+        Self::read(to, user, &path, &text, &mut Disk::of(user))
     }
 
     fn read(
@@ -81,113 +81,144 @@ impl Settings {
         let query = Query { host: &to.host, user: to.user.as_deref(), local_user: &user.name };
         let values = Values::read(path, text, &query, files)?;
         refuse_what_needs_ssh(&values)?;
-        let word = |keyword| values.of(keyword).map(|value| (value.words[0].as_str(), &value.at));
-
-        let host = match word("hostname") {
-            Some((name, at)) => {
-                let name = expand(name, at, &[('h', &to.host), ('n', &to.host)])?;
-                check_host(&name).map_err(|why| fault(at, format!("HostName {name}: {why}")))?;
-                name
-            }
-            None => to.host.clone(),
+        let host = host_name(&values, to)?;
+        let port = port(&values, to)?;
+        let name = user_name(&values, to, user)?;
+        let (home, port_text) = (user.home.to_string_lossy(), port.to_string());
+        let names = Names {
+            user,
+            tokens: &[
+                ('h', &host),
+                ('n', &to.host),
+                ('p', &port_text),
+                ('r', &name),
+                ('u', &user.name),
+                ('d', &home),
+            ],
         };
-        let port = match (to.port, word("port")) {
-            (Some(port), _) => port,
-            (None, Some((digits, at))) => port_number(digits).ok_or_else(|| {
-                fault(at, format!("Port {digits} is not a number from 1 to 65535"))
-            })?,
-            (None, None) => 22,
-        };
-        let name = match (&to.user, word("user")) {
-            (Some(name), _) => name.clone(),
-            (None, Some((name, at))) => {
-                check_user(name).map_err(|why| fault(at, format!("User {name}: {why}")))?;
-                name.to_owned()
-            }
-            (None, None) => user.name.clone(),
-        };
-        let alias = match word("hostkeyalias") {
-            Some((alias, at)) => {
-                check_host(alias)
-                    .map_err(|why| fault(at, format!("HostKeyAlias {alias}: {why}")))?;
-                Some(alias.to_ascii_lowercase())
-            }
-            None => None,
-        };
-
-        let home = user.home.to_string_lossy().into_owned();
-        let port_text = port.to_string();
-        let tokens: [(char, &str); 6] = [
-            ('h', &host),
-            ('n', &to.host),
-            ('p', &port_text),
-            ('r', &name),
-            ('u', &user.name),
-            ('d', &home),
-        ];
-        let file = |word: &str, at: &Place| file_named(word, at, user, &tokens);
-        let files = |value: &Value| -> Result<Vec<PathBuf>, SshError> {
-            let named = value.words.iter().filter(|word| !is(word, "none"));
-            named.map(|word| file(word, &value.at)).collect()
-        };
-        let listed = |keyword, defaults: &[&str], base: &Path| match values.of(keyword) {
-            Some(value) => files(value),
-            None => Ok(defaults.iter().map(|name| base.join(name)).collect()),
+        let known_hosts = |keyword, folder: &Path, defaults: [&str; 2]| match values.of(keyword) {
+            Some(value) => names.files(value),
+            None => Ok(defaults.map(|name| folder.join(name)).to_vec()),
         };
         let ssh = user.home.join(".ssh");
-        let mut identity_files = Vec::new();
-        for value in values.identity_files() {
-            identity_files.extend(files(value)?);
-        }
-        let chosen = !values.identity_files().is_empty();
-        if !chosen {
-            identity_files = DEFAULT_KEYS.iter().map(|name| ssh.join(name)).collect();
-        }
-        let mut seen = HashSet::new();
-        identity_files.retain(|path| seen.insert(path.clone()));
-
-        let agent = match word("identityagent") {
-            None => user.agent.clone(),
-            Some((word, _)) if is(word, "none") => None,
-            Some(("SSH_AUTH_SOCK", _)) => user.agent.clone(),
-            Some((word, at)) => {
-                match word.strip_prefix('$').filter(|name| !name.starts_with('{')) {
-                    Some(name) => (user.variable)(name).map(PathBuf::from),
-                    None => Some(file(word, at)?),
-                }
-            }
-        };
-        let on = |keyword, default| match word(keyword) {
-            None => Ok(default),
-            Some((word, at)) => yes_or_no(keyword, word, at),
-        };
+        let user_known_hosts =
+            known_hosts("userknownhostsfile", &ssh, ["known_hosts", "known_hosts2"])?;
+        let global_known_hosts = known_hosts(
+            "globalknownhostsfile",
+            Path::new("/etc/ssh"),
+            ["ssh_known_hosts", "ssh_known_hosts2"],
+        )?;
         Ok(Self {
-            known_as: alias.unwrap_or_else(|| name_of(&host, port)),
-            identity_files,
-            chosen,
-            identities_only: on("identitiesonly", false)?,
-            agent,
-            user_known_hosts: listed("userknownhostsfile", &["known_hosts", "known_hosts2"], &ssh)?,
-            global_known_hosts: listed(
-                "globalknownhostsfile",
-                &["ssh_known_hosts", "ssh_known_hosts2"],
-                Path::new("/etc/ssh"),
-            )?,
-            strict: match word("stricthostkeychecking") {
-                Some((word, _)) if is(word, "yes") || is(word, "true") => StrictHostKeys::Yes,
-                _ => StrictHostKeys::Ask,
+            known_as: match host_key_alias(&values)? {
+                Some(alias) => alias,
+                None => name_of(&host, port),
             },
+            identity_files: identity_files(&values, &names, &ssh)?,
+            chosen: !values.identity_files().is_empty(),
+            identities_only: is_on(&values, "identitiesonly", false)?,
+            agent: agent(&values, &names)?,
+            user_known_hosts,
+            global_known_hosts,
+            strict: strict(&values),
             methods: Methods {
                 // `host-bound` and `unbound` are forms of yes.
-                public_key: word("pubkeyauthentication").is_none_or(|(word, _)| !is(word, "no")),
-                password: on("passwordauthentication", true)?,
-                keyboard_interactive: on("kbdinteractiveauthentication", true)?,
+                public_key: word(&values, "pubkeyauthentication")
+                    .is_none_or(|(word, _)| !is(word, "no")),
+                password: is_on(&values, "passwordauthentication", true)?,
+                keyboard_interactive: is_on(&values, "kbdinteractiveauthentication", true)?,
             },
-            batch: on("batchmode", false)?,
+            batch: is_on(&values, "batchmode", false)?,
             host,
             port,
             user: name,
         })
+    }
+}
+
+/// The first word of a value, and where it is written.
+fn word<'a>(values: &'a Values, keyword: &str) -> Option<(&'a str, &'a Place)> {
+    values.of(keyword).map(|value| (value.words[0].as_str(), &value.at))
+}
+
+fn host_name(values: &Values, to: &Destination) -> Result<String, SshError> {
+    let Some((name, at)) = word(values, "hostname") else { return Ok(to.host.clone()) };
+    let name = expand(name, at, &[('h', &to.host), ('n', &to.host)])?;
+    check_host(&name).map_err(|why| fault(at, format!("HostName {name}: {why}")))?;
+    Ok(name)
+}
+
+fn port(values: &Values, to: &Destination) -> Result<u16, SshError> {
+    match (to.port, word(values, "port")) {
+        (Some(port), _) => Ok(port),
+        (None, Some((digits, at))) => port_number(digits)
+            .ok_or_else(|| fault(at, format!("Port {digits} is not a number from 1 to 65535"))),
+        (None, None) => Ok(SSH_PORT),
+    }
+}
+
+fn user_name(values: &Values, to: &Destination, user: &User) -> Result<String, SshError> {
+    match (&to.user, word(values, "user")) {
+        (Some(name), _) => Ok(name.clone()),
+        (None, Some((name, at))) => {
+            check_user(name).map_err(|why| fault(at, format!("User {name}: {why}")))?;
+            Ok(name.to_owned())
+        }
+        (None, None) => Ok(user.name.clone()),
+    }
+}
+
+fn host_key_alias(values: &Values) -> Result<Option<String>, SshError> {
+    let Some((alias, at)) = word(values, "hostkeyalias") else { return Ok(None) };
+    check_host(alias).map_err(|why| fault(at, format!("HostKeyAlias {alias}: {why}")))?;
+    Ok(Some(alias.to_ascii_lowercase()))
+}
+
+fn identity_files(
+    values: &Values,
+    names: &Names<'_>,
+    ssh: &Path,
+) -> Result<Vec<PathBuf>, SshError> {
+    if values.identity_files().is_empty() {
+        return Ok(DEFAULT_KEYS.iter().map(|name| ssh.join(name)).collect());
+    }
+    let mut files = Vec::new();
+    for value in values.identity_files() {
+        files.extend(names.files(value)?);
+    }
+    let mut seen = HashSet::new();
+    files.retain(|path| seen.insert(path.clone()));
+    Ok(files)
+}
+
+/// The agent's socket.
+fn agent(values: &Values, names: &Names<'_>) -> Result<Option<PathBuf>, SshError> {
+    let user = names.user;
+    let Some((word, at)) = word(values, "identityagent") else { return Ok(user.agent.clone()) };
+    if is(word, "none") {
+        return Ok(None);
+    }
+    if word == "SSH_AUTH_SOCK" {
+        return Ok(user.agent.clone());
+    }
+    match word.strip_prefix('$').filter(|name| !name.starts_with('{')) {
+        Some(name) => Ok((user.variable)(name).map(PathBuf::from)),
+        None => Ok(Some(names.file(word, at)?)),
+    }
+}
+
+fn strict(values: &Values) -> StrictHostKeys {
+    match word(values, "stricthostkeychecking") {
+        Some((word, _)) if is(word, "yes") || is(word, "true") => StrictHostKeys::Yes,
+        _ => StrictHostKeys::Ask,
+    }
+}
+
+fn is_on(values: &Values, keyword: &str, default: bool) -> Result<bool, SshError> {
+    let Some((word, at)) = word(values, keyword) else { return Ok(default) };
+    match word.to_ascii_lowercase().as_str() {
+        "yes" | "true" => Ok(true),
+        "no" | "false" => Ok(false),
+        _ => Err(fault(at, format!("{keyword} {word} is neither yes nor no"))),
     }
 }
 
@@ -214,142 +245,8 @@ fn is(word: &str, other: &str) -> bool {
     word.eq_ignore_ascii_case(other)
 }
 
-fn yes_or_no(keyword: &str, word: &str, at: &Place) -> Result<bool, SshError> {
-    match word.to_ascii_lowercase().as_str() {
-        "yes" | "true" => Ok(true),
-        "no" | "false" => Ok(false),
-        _ => Err(fault(at, format!("{keyword} {word} is neither yes nor no"))),
-    }
-}
-
-fn file_named(
-    word: &str,
-    at: &Place,
-    user: &User,
-    tokens: &[(char, &str)],
-) -> Result<PathBuf, SshError> {
-    let path = in_home(&with_variables(word, at, user)?, user);
-    let text = path.to_str().ok_or_else(|| fault(at, format!("{word} is not UTF-8")))?;
-    let path = PathBuf::from(expand(text, at, tokens)?);
-    // As ssh has it: what has no place of its own is taken from where one stands.
-    std::path::absolute(&path).map_err(|error| fault(at, format!("{word}: {error}")))
-}
-
-fn in_home(text: &str, user: &User) -> PathBuf {
-    match text.strip_prefix("~/") {
-        Some(rest) => user.home.join(rest),
-        None if text == "~" => user.home.clone(),
-        None => PathBuf::from(text),
-    }
-}
-
-/// `${NAME}`s.
-fn with_variables(text: &str, at: &Place, user: &User) -> Result<String, SshError> {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("${") {
-        let (name, after) = after
-            .split_once('}')
-            .ok_or_else(|| fault(at, format!("{text}: a brace is not closed")))?;
-        let value = (user.variable)(name)
-            .ok_or_else(|| fault(at, format!("{text}: ${{{name}}} is not set here")))?;
-        out.push_str(before);
-        out.push_str(&value);
-        rest = after;
-    }
-    out.push_str(rest);
-    Ok(out)
-}
-
-/// `%h` and the like.
-fn expand(text: &str, at: &Place, tokens: &[(char, &str)]) -> Result<String, SshError> {
-    let mut out = String::new();
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        match chars.next() {
-            Some('%') => out.push('%'),
-            Some(token) => match tokens.iter().find(|(name, _)| *name == token) {
-                Some((_, value)) => out.push_str(value),
-                None => {
-                    let what = format!("%{token} in {text}");
-                    return Err(SshError::NeedsSystem { what, at: Some(at.clone()) });
-                }
-            },
-            None => return Err(fault(at, format!("{text} ends with a lone %"))),
-        }
-    }
-    Ok(out)
-}
-
-fn fault(at: &Place, why: String) -> SshError {
-    SshError::Config { at: at.clone(), why }
-}
-
-/// Includes from the disk; those without a place of their own lie in `~/.ssh`.
-struct Disk<'a> {
-    user: &'a User,
-}
-
-impl Files for Disk<'_> {
-    fn include(&mut self, word: &str) -> Result<Vec<(PathBuf, String)>, String> {
-        let path = self.user.home.join(".ssh").join(in_home(word, self.user));
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        if folder.to_string_lossy().contains(['*', '?', '[']) || name.contains('[') {
-            return Err(format!(
-                "Include {word}: only * and ? in the last part are read; `--ssh system` reads all"
-            ));
-        }
-        let mut paths = Vec::new();
-        if name.contains(['*', '?']) {
-            let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-            let fits = |found: &String| !found.starts_with('.') && pattern::matches(name, found);
-            paths.extend(names.filter(fits).take(INCLUDED_MAX).map(|found| folder.join(found)));
-            paths.sort();
-        } else {
-            paths.push(path);
-        }
-        let mut found = Vec::new();
-        for path in paths {
-            // One that is not there is passed over, as ssh does.
-            if let Some(text) = read_text(&path).map_err(|error| error.to_string())? {
-                found.push((path, text));
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// A file of text within bounds; none where there is none.
-pub(super) fn read_text(path: &Path) -> Result<Option<String>, SshError> {
-    let fault = |why: String| SshError::File { path: path.to_owned(), why };
-    match std::fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err(fault("it is not a file".to_owned())),
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fault(error.to_string())),
-    }
-    let file = std::fs::File::open(path).map_err(|error| fault(error.to_string()))?;
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| fault(error.to_string()))?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(fault(format!("it is larger than {FILE_BYTES_MAX} bytes")));
-    }
-    // A byte that is no text is in a comment, or in a line that says nothing to us.
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
+const SSH_PORT: u16 = 22;
 const DEFAULT_KEYS: &[&str] = &["id_ed25519", "id_ecdsa", "id_rsa", "id_ecdsa_sk", "id_ed25519_sk"];
-/// Twenty thousand hosts.
-const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-const INCLUDED_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -473,34 +370,5 @@ mod tests {
             let error = read("mini", text).expect_err(text).to_string();
             assert!(error.contains(why) && error.contains("config:1"), "{error}");
         }
-    }
-
-    #[test]
-    fn includes_are_read_from_the_disk() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let ssh = dir.path().join(".ssh");
-        std::fs::create_dir_all(ssh.join("config.d")).expect("folders");
-        for (name, text) in
-            [("a.conf", "User a"), ("b.conf", "User b\nPort 7"), (".hidden", "Port 8")]
-        {
-            std::fs::write(ssh.join("config.d").join(name), text).expect("written");
-        }
-        let user = User { home: dir.path().to_owned(), ..user() };
-        let to: Destination = "mini".parse().expect("good");
-        let load = |text: &str| {
-            std::fs::write(ssh.join("config"), text).expect("written");
-            Settings::load(&to, &user)
-        };
-        let found = load("Include config.d/* missing\n").expect("read");
-        assert_eq!((found.user.as_str(), found.port), ("a", 7));
-        let found = load(&format!("Include {}/.ssh/config.d/b.*\n", dir.path().display()));
-        assert_eq!(found.expect("read").user, "b");
-        assert_eq!(load("Include ~/.ssh/config.d/b.conf").expect("read").user, "b");
-        let error = load("Include */b.conf").expect_err("a folder").to_string();
-        assert!(error.contains("config:1") && error.contains("--ssh system"), "{error}");
-        std::fs::remove_file(ssh.join("config")).expect("gone");
-        assert_eq!(Settings::load(&to, &user).expect("no file").user, "me");
-        std::fs::create_dir(ssh.join("config")).expect("a folder");
-        assert!(Settings::load(&to, &user).is_err());
     }
 }

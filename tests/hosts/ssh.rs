@@ -28,7 +28,7 @@ macro_rules! server {
 
 #[test]
 fn a_new_host_is_accepted_by_its_fingerprint_alone() {
-    let server = server!("ssh: a new host");
+    let server = server!("ssh, a new host");
     let here = Here::new();
     server.admit(&here.key("id_ed25519", "ed25519", ""));
     let to = server.to();
@@ -60,7 +60,7 @@ fn a_new_host_is_accepted_by_its_fingerprint_alone() {
 
 #[test]
 fn on_a_terminal_a_new_host_is_shown_and_asked_for() {
-    let server = server!("ssh: a terminal");
+    let server = server!("ssh, a terminal");
     let here = Here::new();
     server.admit(&here.key("id_ed25519", "ed25519", ""));
     let to = server.to();
@@ -73,7 +73,7 @@ fn on_a_terminal_a_new_host_is_shown_and_asked_for() {
 
 #[test]
 fn known_hosts_is_held_strictly() {
-    let server = server!("ssh: known_hosts");
+    let server = server!("ssh, known_hosts");
     let here = Here::of(&server);
     let (name, key, to) = (server.name(), server.host_key("ed25519"), server.to());
     keygen(&here.path().join("other"), "ed25519", "");
@@ -128,7 +128,7 @@ fn known_hosts_is_held_strictly() {
 
 #[test]
 fn keys_of_files_and_of_the_agent_let_in() {
-    let server = server!("ssh: keys");
+    let server = server!("ssh, keys");
     let to = server.to();
     for kind in ["ed25519", "rsa", "ecdsa"] {
         let here = Here::of(&server);
@@ -165,7 +165,7 @@ fn keys_of_files_and_of_the_agent_let_in() {
 
 #[test]
 fn a_passphrase_is_asked_for_a_key_that_would_let_in() {
-    let server = server!("ssh: passphrases");
+    let server = server!("ssh, passphrases");
     let here = Here::of(&server);
     let to = server.to();
     fs::remove_file(here.ssh("id_ed25519")).expect("gone");
@@ -184,7 +184,7 @@ fn a_passphrase_is_asked_for_a_key_that_would_let_in() {
 
 #[test]
 fn who_has_no_key_is_told_what_was_tried() {
-    let server = server!("ssh: no key");
+    let server = server!("ssh, no key");
     let here = Here::of(&server);
     let to = server.to();
     fs::remove_file(here.ssh("id_ed25519")).expect("gone");
@@ -199,18 +199,16 @@ fn who_has_no_key_is_told_what_was_tried() {
     here.config("Match exec true\n");
     here.pair(&[&to]).refused(1, &["config:1", "--ssh system"], &here, &server);
     // Keys without end are more than the server lets one try.
-    let mut many = String::new();
-    for number in 0..9 {
-        here.key(&format!("k{number}"), "ed25519", "");
-        many.push_str(&format!("IdentityFile ~/.ssh/k{number}\n"));
-    }
-    here.config(&many);
+    let name = |number| format!("k{number}");
+    let many: Vec<String> = (0..9).map(|k| format!("IdentityFile ~/.ssh/{}\n", name(k))).collect();
+    (0..9).for_each(|number| drop(here.key(&name(number), "ed25519", "")));
+    here.config(&many.concat());
     here.pair(&[&to]).refused(1, &["tries to log in", "IdentitiesOnly"], &here, &server);
 }
 
 #[test]
 fn a_machine_without_this_daisy_is_told_plainly() {
-    let server = server!("ssh: no daisy");
+    let server = server!("ssh, no daisy");
     let here = Here::of(&server);
     let to = server.to();
     server.without_daisy();
@@ -244,24 +242,24 @@ fn any_login_shell_there_will_do() {
             continue;
         }
         let run = format!("ForceCommand exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"");
-        let server = server!("ssh: login shells", &run);
+        let server = server!("ssh, login shells", &run);
         let here = Here::of(&server);
         here.pair(&[&server.to()]).paired(&here, &server);
         println!("paired by way of {shell}");
     }
     // One that greets, and one that is none.
     let server =
-        server!("ssh: login shells", "ForceCommand echo hello; eval \"$SSH_ORIGINAL_COMMAND\"");
+        server!("ssh, login shells", "ForceCommand echo hello; eval \"$SSH_ORIGINAL_COMMAND\"");
     let here = Here::of(&server);
     here.pair(&[&server.to()]).paired(&here, &server);
-    let server = server!("ssh: login shells", "ForceCommand echo this account is off >&2; exit 1");
+    let server = server!("ssh, login shells", "ForceCommand echo this account is off >&2; exit 1");
     let here = Here::of(&server);
     here.pair(&[&server.to()]).refused(3, &["this account is off"], &here, &server);
 }
 
 #[test]
 fn the_systems_ssh_does_what_ours_does_not() {
-    let server = server!("ssh: system");
+    let server = server!("ssh, system");
     let mut here = Here::of(&server);
     let (port, user) = (server.port, &server.user);
     // Its home is the account's, whatever HOME says; and the way leads through a command.
@@ -328,6 +326,9 @@ fn names_that_could_be_options_go_nowhere() {
     }
 }
 
+/// How a server that is none treats a connection.
+type Behaviour = fn(std::net::TcpStream);
+
 #[test]
 fn a_machine_that_is_not_reached_is_told_from_one_that_hangs() {
     let here = Here::new();
@@ -338,7 +339,6 @@ fn a_machine_that_is_not_reached_is_told_from_one_that_hangs() {
     here.pair(&[&to]).fails(3, &["refuses connections", "Remote Login"]);
 
     // One that takes the connection and is silent, one that talks without end, one that hangs up.
-    type Behaviour = fn(std::net::TcpStream);
     let cases: &[(Behaviour, &str)] = &[
         (
             |mut silent| drop(silent.read_to_end(&mut Vec::new())),
@@ -363,7 +363,7 @@ fn a_machine_that_is_not_reached_is_told_from_one_that_hangs() {
 
 #[test]
 fn a_try_that_is_cut_leaves_nothing_on_either_side() {
-    let server = server!("ssh: cut");
+    let server = server!("ssh, cut");
     let to = server.to();
     let real = env!("CARGO_BIN_EXE_daisy");
     let version = format!("[ \"$1\" = --version ] && exec {real} --version; ");
@@ -402,7 +402,7 @@ fn a_try_that_is_cut_leaves_nothing_on_either_side() {
 
 #[test]
 fn a_package_is_copied_to_a_machine_of_the_same_kind() {
-    let server = server!("ssh: install");
+    let server = server!("ssh, install");
     let mut here = Here::of(&server);
     let to = server.to();
     server.without_daisy();
@@ -449,7 +449,7 @@ fn a_package_is_copied_to_a_machine_of_the_same_kind() {
 
 #[test]
 fn running_nodes_learn_of_each_other_at_once() {
-    let server = server!("ssh: running nodes");
+    let server = server!("ssh, running nodes");
     let _turn = turn();
     let here = Here::of(&server);
     let up = |command: &mut Command, name: &str, more: &[&str]| {
@@ -485,7 +485,7 @@ fn running_nodes_learn_of_each_other_at_once() {
     assert!(text.contains("name = \"ours\""), "{text}");
 }
 
-/// What a ProxyCommand does.
+/// What a `ProxyCommand` does.
 const RELAY: &str = "import os, socket, sys, threading\n\
     s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n\
     def up():\n    while (b := os.read(0, 65536)): s.sendall(b)\n    s.shutdown(1)\n\

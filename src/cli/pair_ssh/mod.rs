@@ -90,15 +90,15 @@ impl PairOverSsh {
             return Ok(Remote::System(SystemSsh::new(self.to.clone())));
         }
         let user = user()?;
-        let settings = Settings::load(&self.to, &user).map_err(failed)?;
+        let settings = Settings::load(&self.to, &user)?;
         let mut person = Person::here();
         let new = match connect(&settings, None, &mut person).await {
             Ok(client) => return Ok(Remote::Own(client)),
             Err(SshError::NewHostKey(new)) => self.accept(new, &settings, &mut person)?,
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(error.into()),
         };
         let client = connect(&settings, Some(&new), &mut person).await;
-        Ok(Remote::Own(client.map_err(failed)?))
+        Ok(Remote::Own(client?))
     }
 
     /// Remembers a new host's key, if somebody has said that it is the right one.
@@ -129,7 +129,7 @@ impl PairOverSsh {
                 );
             }
             None if settings.batch || !person.is_there() => {
-                return Err(failed(SshError::NewHostKey(new)));
+                return Err(SshError::NewHostKey(new).into());
             }
             None => {
                 let (name, kind) = (new.name(), new.kind());
@@ -160,8 +160,8 @@ impl PairOverSsh {
 impl Remote {
     async fn start(&self, command: &str) -> Result<Running, Failure> {
         match self {
-            Self::Own(client) => client.start(command).await.map_err(failed),
-            Self::System(ssh) => ssh.start(command).map_err(failed),
+            Self::Own(client) => Ok(client.start(command).await?),
+            Self::System(ssh) => Ok(ssh.start(command)?),
         }
     }
 
@@ -323,7 +323,7 @@ async fn install(
     there: &str,
     system: &str,
 ) -> Result<(), Failure> {
-    bundle.check(there, system)?;
+    Bundle::check(there, system)?;
     let mut packed = bundle.pack(home)?;
     render::copying(there, packed.bytes);
     let mut running = remote.start(&scripts::install(&packed.sha256)).await?;
@@ -388,14 +388,15 @@ fn last_line(said: &str) -> String {
     last.map(|line| format!(": {line}")).unwrap_or_default()
 }
 
-fn failed(error: SshError) -> Failure {
-    let kind = match &error {
-        error if error.is_unreachable() => RefusalKind::NotReachable,
-        SshError::Config { .. } => RefusalKind::Usage,
-        _ => RefusalKind::CannotBeDone,
-    };
-    let (message, hints) = (error.to_string(), error.hints());
-    Failure::Refused(Refusal { message, hints, kind })
+impl From<SshError> for Failure {
+    fn from(error: SshError) -> Self {
+        let kind = match &error {
+            error if error.is_unreachable() => RefusalKind::NotReachable,
+            SshError::Config { .. } => RefusalKind::Usage,
+            _ => RefusalKind::CannotBeDone,
+        };
+        Self::Refused(Refusal { message: error.to_string(), hints: error.hints(), kind })
+    }
 }
 
 fn user() -> Result<User, Failure> {
