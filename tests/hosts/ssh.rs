@@ -173,7 +173,7 @@ fn a_passphrase_is_asked_for_a_key_that_would_let_in() {
     here.key("id_ecdsa", "ecdsa", "another");
     server.admit(&here.key("id_rsa", "rsa", "right"));
     here.pair(&[&to]).refused(1, &["id_rsa (it has a passphrase)"], &here, &server);
-    let prompt = "id_rsa: ";
+    let prompt = "hidden:id_rsa: ";
     let wrong = [(prompt, "wrong"), (prompt, "wrong"), (prompt, "wrong")];
     let said = here.pair_on_terminal(&wrong, &[&to]);
     said.refused(1, &["id_rsa (its passphrase is another one)"], &here, &server);
