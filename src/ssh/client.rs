@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use russh::client::{self, Config, Handle};
+use russh::client::{self, ChannelOpenHandle, Config, Handle, Msg, Session};
 use russh::keys::{Algorithm, HashAlg, PublicKeyOrCertificate};
-use russh::{ChannelMsg, Disconnect, Preferred, Sig};
+use russh::{Channel, ChannelMsg, Disconnect, Preferred, Sig};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -144,8 +144,33 @@ pub(super) struct Door {
     settings: Settings,
 }
 
+/// The library accepts channels that the server opens; dropping the reply refuses one.
+macro_rules! refuse {
+    ($($name:ident($($type:ty),*);)*) => {$(
+        async fn $name(
+            &mut self,
+            _: Channel<Msg>,
+            $(_: $type,)*
+            _: ChannelOpenHandle,
+            _: &mut Session,
+        ) -> Result<(), SshError> {
+            Ok(())
+        }
+    )*};
+}
+
 impl client::Handler for Door {
     type Error = SshError;
+
+    refuse! {
+        server_channel_open_session();
+        server_channel_open_agent_forward();
+        server_channel_open_x11(&str, u32);
+        server_channel_open_direct_tcpip(&str, u32, &str, u32);
+        server_channel_open_direct_streamlocal(&str);
+        server_channel_open_forwarded_tcpip(&str, u32, &str, u32);
+        server_channel_open_forwarded_streamlocal(&str);
+    }
 
     async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, SshError> {
         let key = match shown {

@@ -88,7 +88,8 @@ impl SshError {
                     .to_owned(),
             ],
             Self::Unreachable { .. } | Self::TimedOut { .. } => vec![
-                "is it on, awake and on this network? A firewall may also drop SSH (port 22)"
+                "is it on, awake and on this network? A firewall may drop SSH; on a Mac also look at System \
+                 Settings > Privacy & Security > Local Network for this terminal"
                     .to_owned(),
             ],
             Self::ChangedHostKey { name, at, .. } => vec![format!(

@@ -82,6 +82,7 @@ impl Running {
                 return line.map_or(Line::Nonsense, Line::Text);
             }
             if self.read.len() > LINE_BYTES_MAX {
+                self.read.clear();
                 return Line::Nonsense;
             }
             match self.output.read(&mut chunk).await {
@@ -175,6 +176,7 @@ mod tests {
         let endless = vec![b'x'; LINE_BYTES_MAX + 5000];
         other.write_all(&endless).await.expect("written");
         assert_eq!(running.line(LONG).await, Line::Nonsense);
+        assert_eq!(running.line(SOON).await, Line::Late, "it is told once");
     }
 
     #[test]

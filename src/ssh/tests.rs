@@ -9,6 +9,7 @@ use russh::keys::{Algorithm, PrivateKey};
 use russh::server::{self, Auth, Response, VerifiedPublicKey};
 use russh::{MethodKind, MethodSet};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use super::*;
 
@@ -25,6 +26,8 @@ enum Takes {
 struct Server {
     takes: Takes,
     has_key: bool,
+    /// Whether the client took a channel that the server opened.
+    channel: Option<oneshot::Sender<bool>>,
 }
 
 impl server::Handler for Server {
@@ -52,6 +55,21 @@ impl server::Handler for Server {
     ) -> Result<Auth, russh::Error> {
         self.has_key = true;
         Ok(only(MethodKind::KeyboardInteractive, true))
+    }
+
+    async fn auth_succeeded(&mut self, session: &mut server::Session) -> Result<(), russh::Error> {
+        let handle = session.handle();
+        if let Some(channel) = self.channel.take() {
+            tokio::spawn(async move {
+                let opened = [
+                    handle.channel_open_session().await.is_ok(),
+                    handle.channel_open_agent().await.is_ok(),
+                    handle.channel_open_forwarded_tcpip("a", 1_u32, "b", 2_u32).await.is_ok(),
+                ];
+                let _ = channel.send(opened.contains(&true));
+            });
+        }
+        Ok(())
     }
 
     async fn auth_keyboard_interactive<'a>(
@@ -101,12 +119,13 @@ fn key() -> PrivateKey {
     PrivateKey::random(&mut russh::keys::key::safe_rng(), Algorithm::Ed25519).expect("a key")
 }
 
-/// Reaches a server that takes `takes`, and gives what came of it and what was asked.
+/// Reaches a server that takes `takes`, and gives what came of it (once let in, whether the server could
+/// open a channel) and what was asked.
 async fn reach(
     takes: Takes,
     answers: &[&'static str],
     config: &str,
-) -> (Result<(), SshError>, Vec<(String, Echo)>) {
+) -> (Result<bool, SshError>, Vec<(String, Echo)>) {
     let home = tempfile::tempdir().expect("a folder");
     let ssh = home.path().join(".ssh");
     std::fs::create_dir(&ssh).expect("a folder");
@@ -123,6 +142,7 @@ async fn reach(
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(ssh.join("id_ed25519"), mode).expect("set");
     }
+    let (channel, opened) = oneshot::channel();
     let server = tokio::spawn(async move {
         let config = server::Config {
             keys: vec![host_key],
@@ -132,7 +152,7 @@ async fn reach(
             ..server::Config::default()
         };
         let (stream, _) = listener.accept().await.expect("a client");
-        let handler = Server { takes, has_key: false };
+        let handler = Server { takes, has_key: false, channel: Some(channel) };
         if let Ok(session) = server::run_stream(Arc::new(config), stream, handler).await {
             let _ = session.await;
         }
@@ -146,7 +166,10 @@ async fn reach(
     let to: Destination = format!("anna@{addr}").parse().expect("good");
     let settings = Settings::load(&to, &user).expect("good");
     let mut person = Script { answers: answers.to_vec(), asked: Vec::new() };
-    let outcome = connect(&settings, None, &mut person).await.map(drop);
+    let outcome = match connect(&settings, None, &mut person).await {
+        Ok(_client) => Ok(opened.await.expect("an answer")),
+        Err(error) => Err(error),
+    };
     server.abort();
     (outcome, person.asked)
 }
@@ -154,7 +177,8 @@ async fn reach(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_is_asked_three_times_at_most() {
     let (outcome, asked) = reach(Takes::Password, &["wrong", "right"], "").await;
-    outcome.expect("let in");
+    let is_open = outcome.expect("let in");
+    assert!(!is_open, "the server has nothing to open here");
     assert_eq!(asked, vec![("Password of anna@127.0.0.1: ".to_owned(), Echo::Hidden); 2]);
     let (outcome, asked) = reach(Takes::Password, &["a", "b", "c", "right"], "").await;
     let error = outcome.expect_err("three are enough").to_string();

@@ -2,4 +2,5 @@
 
 mod command_line;
 mod damage;
+mod introduce;
 mod layering;

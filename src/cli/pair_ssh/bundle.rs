@@ -44,11 +44,10 @@ impl Bundle {
         }
         Err(Failure::Refused(refusal(
             format!(
-                "--install copies an installed package, and {} is none: it was built here, or brought \
-                 by a package manager",
+                "--install copies an installed package, and {} is none: it was built from source",
                 program.display()
             ),
-            &["install Daisy on the other machine as on this one, then pair without --install"],
+            &["build or install Daisy on the other machine, then pair without --install"],
         )))
     }
 

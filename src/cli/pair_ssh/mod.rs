@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use daisy_proto::NodeName;
 use daisy_proto::local::{Refusal, RefusalKind};
+use tokio::time::timeout;
 
 use self::bundle::Bundle;
 use self::person::Person;
 use self::scripts::Report;
 use super::cluster::runtime;
-use super::introduction::{Introduced, Unfit, Why, Word, refusal};
+use super::introduction::{Introduced, Unfit, Why, Word, Written, refusal};
+use super::signals::Signals;
 use super::{Failure, render};
 use crate::identity::Peers;
 use crate::node;
@@ -81,6 +83,9 @@ impl PairOverSsh {
             client.close().await;
         }
         render::paired(&paired.id, &paired.name);
+        if paired.build != own.build {
+            render::note(&format!("{there} has {}, this machine {}", paired.build, own.build));
+        }
         render::paired_over_ssh(&there, own.port.is_some(), paired.port);
         Ok(())
     }
@@ -91,6 +96,9 @@ impl PairOverSsh {
         }
         let user = user()?;
         let settings = Settings::load(&self.to, &user)?;
+        if settings.user.is_empty() {
+            return Err(Failure::usage(format!("as whom? Write USER@{}", self.to.host)));
+        }
         let mut person = Person::here();
         let new = match connect(&settings, None, &mut person).await {
             Ok(client) => return Ok(Remote::Own(client)),
@@ -174,6 +182,16 @@ impl Remote {
     }
 }
 
+/// What was heard before the other node introduced itself.
+#[derive(Debug, Default)]
+struct Heard {
+    /// As `uname -sm` has it.
+    system: String,
+    /// Where `daisy` is, and what it says to `--version`.
+    found: String,
+    version: String,
+}
+
 /// Finds Daisy there, and exchanges keys with it: both nodes know each other afterwards, or neither.
 async fn introduce(
     remote: &Remote,
@@ -185,48 +203,70 @@ async fn introduce(
     let mut running = remote.start(&scripts::introduce(places)).await?;
     // Sent at once: whoever is not there does not read it.
     let _ = running.send(own.written().encode().as_bytes(), LINE_MAX).await;
-    let (mut system, mut found, mut version) = (String::new(), String::new(), String::new());
-    let mut max = remote.first_line_max();
-    let written = loop {
-        let line = running.line(max).await;
-        max = LINE_MAX;
-        let text = match line {
-            Line::Text(text) => text,
-            // The shell's greeting may be anything.
-            Line::Nonsense if found.is_empty() => continue,
-            other => {
-                let why = cut(&other);
-                let ending = running.end(END_MAX).await;
-                return without_a_word(there, &system, &found, &version, why, &ending);
-            }
-        };
-        match Report::parse(&text) {
-            Some(Report::System(uname)) => system = uname,
-            Some(Report::Found(path)) => found = path,
-            Some(Report::Version(said)) => version = said,
-            Some(Report::Missing) => {
-                let message = format!(
-                    "there is no `daisy` on {there}: not in PATH, ~/.local/bin, /opt/homebrew/bin or \
-                     /usr/local/bin"
-                );
-                let why = refusal(message, &INSTALL_HINTS);
-                return Ok(Tried::NeedsDaisy { system, why });
-            }
-            _ => match Word::decode(&text) {
-                Some(Word::Introduction(written)) => break written,
-                Some(Word::Refused(why)) => return Err(Failure::Refused(theirs(there, &why))),
-                _ => {}
-            },
+    let mut heard = Heard::default();
+    let hearing = hear(&mut running, remote.first_line_max(), &mut heard);
+    let last = match timeout(remote.first_line_max() + HEAR_MAX, hearing).await {
+        Ok(last) => last,
+        Err(_) => Err(Line::Late),
+    };
+    let written = match last {
+        Ok(Said::Missing) => {
+            let message = format!(
+                "there is no `daisy` on {there}: not in PATH, ~/.local/bin, /opt/homebrew/bin or \
+                 /usr/local/bin"
+            );
+            let why = refusal(message, &INSTALL_HINTS);
+            return Ok(Tried::NeedsDaisy { system: heard.system, why });
+        }
+        Ok(Said::Refused(why)) => return Err(Failure::Refused(theirs(there, &why))),
+        Ok(Said::Introduction(written)) => written,
+        Err(line) => {
+            let ending = running.end(END_MAX).await;
+            return without_a_word(there, heard, cut(&line), &ending);
         }
     };
     let peer = match written.read(own.id, there) {
         Ok(peer) => peer,
         // It can be replaced; nothing was kept there.
-        Err(Unfit::Older(why)) => return Ok(Tried::NeedsDaisy { system, why }),
+        Err(Unfit::Older(why)) => return Ok(Tried::NeedsDaisy { system: heard.system, why }),
         Err(unfit) => return Err(Failure::Refused(unfit.into())),
     };
     keep(running, &peer, home, there).await?;
     Ok(Tried::Paired(peer))
+}
+
+/// What ends the search for the other node.
+enum Said {
+    Missing,
+    Introduction(Written),
+    Refused(Why),
+}
+
+/// Reads up to what counts; a line that is none is the error.
+async fn hear(running: &mut Running, first: Duration, heard: &mut Heard) -> Result<Said, Line> {
+    let mut max = first;
+    // A shell may greet at length, but not without end.
+    for _ in 0..LINES_MAX {
+        let line = running.line(max).await;
+        max = LINE_MAX;
+        let text = match line {
+            Line::Text(text) => text,
+            Line::Nonsense if heard.found.is_empty() => continue,
+            other => return Err(other),
+        };
+        match Report::parse(&text) {
+            Some(Report::System(uname)) => heard.system = uname,
+            Some(Report::Found(path)) => heard.found = path,
+            Some(Report::Version(said)) => heard.version = said,
+            Some(Report::Missing) => return Ok(Said::Missing),
+            _ => match Word::decode(&text) {
+                Some(Word::Introduction(written)) => return Ok(Said::Introduction(written)),
+                Some(Word::Refused(why)) => return Ok(Said::Refused(why)),
+                _ => {}
+            },
+        }
+    }
+    Err(Line::Nonsense)
 }
 
 /// First here, then there; what was kept here is taken back unless the other side has done it too.
@@ -236,25 +276,32 @@ async fn keep(
     home: &Path,
     there: &str,
 ) -> Result<(), Failure> {
+    // From here on a Ctrl+C must not leave half of it.
+    let mut signals = Signals::new()?;
     let is_new = node::remember(home, peer.id, Some(&peer.name)).map_err(anyhow::Error::from)?;
-    let sent = running.send(Word::Keep.encode().as_bytes(), LINE_MAX).await;
-    let answer = match sent {
-        Ok(()) => running.line(LINE_MAX).await,
-        Err(_) => Line::End,
+    let asking = async {
+        match running.send(Word::Keep.encode().as_bytes(), LINE_MAX).await {
+            Ok(()) => running.line(LINE_MAX).await,
+            Err(_) => Line::End,
+        }
     };
-    let why = match answer {
-        Line::Text(text) => match Word::decode(&text) {
-            Some(Word::Kept) => return Ok(()),
-            Some(Word::Refused(why)) => {
-                take_back(home, peer, is_new)?;
-                return Err(Failure::Refused(theirs(there, &why)));
-            }
-            _ => "it spoke out of turn",
-        },
-        other => cut(&other),
+    let answer = tokio::select! {
+        answer = asking => Some(answer),
+        () = signals.next() => None,
     };
+    let word = match &answer {
+        Some(Line::Text(text)) => Word::decode(text),
+        _ => None,
+    };
+    if word == Some(Word::Kept) {
+        return Ok(());
+    }
     take_back(home, peer, is_new)?;
-    Err(Failure::Refused(broken_off(there, &peer.name, why, is_new)))
+    Err(Failure::Refused(match (word, answer) {
+        (Some(Word::Refused(why)), _) => theirs(there, &why),
+        (_, None) => broken_off(there, &peer.name, "it was interrupted", is_new),
+        (_, Some(line)) => broken_off(there, &peer.name, cut(&line), is_new),
+    }))
 }
 
 fn take_back(home: &Path, peer: &Introduced, is_new: bool) -> Result<(), Failure> {
@@ -277,16 +324,9 @@ fn broken_off(there: &str, name: &NodeName, why: &str, is_new: bool) -> Refusal 
 }
 
 /// Why no introduction came.
-fn without_a_word(
-    there: &str,
-    system: &str,
-    found: &str,
-    version: &str,
-    why: &str,
-    ending: &Ending,
-) -> Result<Tried, Failure> {
+fn without_a_word(there: &str, heard: Heard, why: &str, ending: &Ending) -> Result<Tried, Failure> {
+    let Heard { system, found, version } = heard;
     let said = last_line(&ending.said);
-    let system = system.to_owned();
     if found.is_empty() {
         let message = match ending.status {
             // 255, or a connection that is gone.
@@ -341,6 +381,7 @@ async fn install(
     }
     running.close_input().await;
     let why = loop {
+        // Its `install` talks on standard error, so little comes here.
         match running.line(INSTALL_MAX).await {
             Line::Text(text) => match Report::parse(&text) {
                 Some(Report::Installed) if is_sent => {
@@ -368,7 +409,8 @@ fn cut(line: &Line) -> &'static str {
     match line {
         Line::Late => "it said nothing for too long",
         Line::Nonsense => "it said what is no text",
-        Line::End | Line::Text(_) => "the connection ended",
+        Line::End => "the connection ended",
+        Line::Text(_) => "it spoke out of turn",
     }
 }
 
@@ -415,6 +457,9 @@ const HINTS_MAX: usize = 4;
 /// A login shell may be slow to start, the rest is quick.
 const LINE_MAX: Duration = Duration::from_secs(30);
 const TYPING_MAX: Duration = Duration::from_mins(5);
+/// For all that comes after the first line.
+const HEAR_MAX: Duration = Duration::from_mins(1);
+const LINES_MAX: usize = 1000;
 const END_MAX: Duration = Duration::from_secs(5);
 /// For one piece: a link slower than this is none.
 const SEND_MAX: Duration = Duration::from_mins(1);
