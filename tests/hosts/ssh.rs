@@ -7,9 +7,9 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::cluster::{Home, Process, turn};
+use super::cluster::{Home, PATIENCE, Process, turn};
 use super::rig::await_state;
 use super::skip;
 use super::sshd::{Agent, Here, Server, keygen, write_program};
@@ -398,6 +398,31 @@ fn a_try_that_is_cut_leaves_nothing_on_either_side() {
     server.play_daisy(&format!("{version}{cut_at_keep}"));
     here.pair(&[&to]).fails(3, &["knows it as before"]);
     assert!(here.peers().contains(&server.id()));
+}
+
+#[test]
+fn an_interrupted_try_takes_its_part_back() {
+    let server = server!("ssh, interrupted");
+    let here = Here::of(&server);
+    let real = env!("CARGO_BIN_EXE_daisy");
+    let heard = server.home().join("heard");
+    // It introduces itself, hears the word to keep, and then says nothing more.
+    server.play_daisy(&format!(
+        "[ \"$1\" = --version ] && exec {real} --version; \
+         {{ read line; echo \"$line\"; read keep; touch {}; cat; }} | {real} \"$@\"",
+        heard.display()
+    ));
+    let mut pair = Process::spawn(here.daisy(&["cluster", "pair", &server.to()]));
+    let until = Instant::now() + PATIENCE;
+    while !heard.exists() {
+        assert!(Instant::now() < until, "{}", pair.output());
+        std::thread::yield_now();
+    }
+    assert!(here.peers().contains("[[peer]]"), "kept before the word");
+    pair.signal("-INT");
+    assert_eq!(pair.exit_code(), Some(3), "{}", pair.output());
+    assert!(pair.output().contains("it was interrupted"), "{}", pair.output());
+    assert!(!here.peers().contains("[[peer]]") && !server.peers().contains("[[peer]]"));
 }
 
 #[test]
