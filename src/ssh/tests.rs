@@ -2,9 +2,11 @@
 //! passwords, questions, two proofs in a row, a server that ends it.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proptest::prelude::*;
 use russh::keys::{Algorithm, PrivateKey};
 use russh::server::{self, Auth, Response, VerifiedPublicKey};
 use russh::{MethodKind, MethodSet};
@@ -218,4 +220,34 @@ async fn a_way_in_that_only_ssh_has_is_named() {
     let error = outcome.expect_err("no way in");
     assert!(error.hints().join(" ").contains("--ssh system"), "{error}");
     assert!(asked.is_empty());
+}
+
+proptest! {
+    /// Whatever a file or another machine says, it is read or refused, and never more than that.
+    #[test]
+    fn nothing_that_is_read_can_do_harm(text in "(?s:.{0,80})|[-a-z@:\\[\\]%*?!|1=\"'# \\\\\n\t]{0,80}") {
+        let query = config::Query { host: "mini", user: None, local_user: "me" };
+        let read = config::Values::read(Path::new("config"), &text, &query, &mut Nothing);
+        if let Err(error) = read {
+            prop_assert!(!error.to_string().is_empty());
+        }
+        let mut known = known_hosts::KnownHosts::default();
+        known.add(Path::new("known_hosts"), &text);
+        // Key bytes that no line of it can have.
+        prop_assert_ne!(known.judge("mini", &[7; 100]), known_hosts::Verdict::Known);
+        pattern::matches(&text, "mini.local");
+        if let Ok(to) = text.parse::<Destination>() {
+            prop_assert!(!to.host.starts_with('-') && !to.host.contains(char::is_whitespace));
+            prop_assert!(to.user.is_none_or(|user| !user.starts_with('-') && !user.contains('\'')));
+        }
+        prop_assert!(shown(&text).chars().all(daisy_proto::hello::is_printable));
+    }
+}
+
+struct Nothing;
+
+impl config::Files for Nothing {
+    fn include(&mut self, _: &str) -> Result<Vec<(std::path::PathBuf, String)>, String> {
+        Ok(Vec::new())
+    }
 }
