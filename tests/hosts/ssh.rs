@@ -28,6 +28,7 @@ macro_rules! server {
 
 #[test]
 fn a_new_host_is_accepted_by_its_fingerprint_alone() {
+    let _turn = turn();
     let server = server!("ssh, a new host");
     let here = Here::new();
     server.admit(&here.key("id_ed25519", "ed25519", ""));
@@ -60,6 +61,7 @@ fn a_new_host_is_accepted_by_its_fingerprint_alone() {
 
 #[test]
 fn on_a_terminal_a_new_host_is_shown_and_asked_for() {
+    let _turn = turn();
     let server = server!("ssh, a terminal");
     let here = Here::new();
     server.admit(&here.key("id_ed25519", "ed25519", ""));
@@ -73,6 +75,7 @@ fn on_a_terminal_a_new_host_is_shown_and_asked_for() {
 
 #[test]
 fn known_hosts_is_held_strictly() {
+    let _turn = turn();
     let server = server!("ssh, known_hosts");
     let here = Here::of(&server);
     let (name, key, to) = (server.name(), server.host_key("ed25519"), server.to());
@@ -128,6 +131,7 @@ fn known_hosts_is_held_strictly() {
 
 #[test]
 fn keys_of_files_and_of_the_agent_let_in() {
+    let _turn = turn();
     let server = server!("ssh, keys");
     let to = server.to();
     for kind in ["ed25519", "rsa", "ecdsa"] {
@@ -165,6 +169,7 @@ fn keys_of_files_and_of_the_agent_let_in() {
 
 #[test]
 fn a_passphrase_is_asked_for_a_key_that_would_let_in() {
+    let _turn = turn();
     let server = server!("ssh, passphrases");
     let here = Here::of(&server);
     let to = server.to();
@@ -184,6 +189,7 @@ fn a_passphrase_is_asked_for_a_key_that_would_let_in() {
 
 #[test]
 fn who_has_no_key_is_told_what_was_tried() {
+    let _turn = turn();
     let server = server!("ssh, no key");
     let here = Here::of(&server);
     let to = server.to();
@@ -208,6 +214,7 @@ fn who_has_no_key_is_told_what_was_tried() {
 
 #[test]
 fn a_machine_without_this_daisy_is_told_plainly() {
+    let _turn = turn();
     let server = server!("ssh, no daisy");
     let here = Here::of(&server);
     let to = server.to();
@@ -237,6 +244,7 @@ fn a_machine_without_this_daisy_is_told_plainly() {
 
 #[test]
 fn any_login_shell_there_will_do() {
+    let _turn = turn();
     for shell in ["bash", "dash", "zsh", "fish", "tcsh", "csh", "ksh"] {
         if !Path::new("/usr/bin").join(shell).exists() && !Path::new("/bin").join(shell).exists() {
             continue;
@@ -259,6 +267,7 @@ fn any_login_shell_there_will_do() {
 
 #[test]
 fn the_systems_ssh_does_what_ours_does_not() {
+    let _turn = turn();
     let server = server!("ssh, system");
     let mut here = Here::of(&server);
     let (port, user) = (server.port, &server.user);
@@ -363,6 +372,7 @@ fn a_machine_that_is_not_reached_is_told_from_one_that_hangs() {
 
 #[test]
 fn a_try_that_is_cut_leaves_nothing_on_either_side() {
+    let _turn = turn();
     let server = server!("ssh, cut");
     let to = server.to();
     let real = env!("CARGO_BIN_EXE_daisy");
@@ -402,6 +412,7 @@ fn a_try_that_is_cut_leaves_nothing_on_either_side() {
 
 #[test]
 fn an_interrupted_try_takes_its_part_back() {
+    let _turn = turn();
     let server = server!("ssh, interrupted");
     let here = Here::of(&server);
     let real = env!("CARGO_BIN_EXE_daisy");
@@ -427,6 +438,7 @@ fn an_interrupted_try_takes_its_part_back() {
 
 #[test]
 fn a_package_is_copied_to_a_machine_of_the_same_kind() {
+    let _turn = turn();
     let server = server!("ssh, install");
     let mut here = Here::of(&server);
     let to = server.to();
@@ -474,8 +486,8 @@ fn a_package_is_copied_to_a_machine_of_the_same_kind() {
 
 #[test]
 fn running_nodes_learn_of_each_other_at_once() {
-    let server = server!("ssh, running nodes");
     let _turn = turn();
+    let server = server!("ssh, running nodes");
     let here = Here::of(&server);
     let up = |command: &mut Command, name: &str, more: &[&str]| {
         command.args([
