@@ -76,9 +76,10 @@ pub(crate) fn paired_over_ssh(there: &str, runs_here: bool, their_port: Option<u
         eprintln!("hint: no node runs on this machine: `daisy cluster up` runs one");
     }
     if let Some(port) = their_port {
+        let at = if there.contains(':') { format!("[{there}]") } else { there.to_owned() };
         eprintln!(
             "hint: `daisy cluster peers` shows it; where multicast does not get through: \
-             `daisy cluster up --peer {there}:{port}`"
+             `daisy cluster up --peer {at}:{port}`"
         );
     }
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::cluster::{Home, PATIENCE, Process, turn};
-use super::rig::await_state;
+use super::rig::{Cable, await_state};
 use super::skip;
 use super::sshd::{Agent, Here, Server, keygen, write_program};
 
@@ -520,6 +520,40 @@ fn running_nodes_learn_of_each_other_at_once() {
     await_state(&ours, "theirs", "ready", Duration::from_secs(10));
     let text = server.peers();
     assert!(text.contains("name = \"ours\""), "{text}");
+}
+
+#[test]
+fn over_a_bare_cable_two_machines_are_paired_from_one_of_them() {
+    let cable = match Cable::new() {
+        Ok(cable) => cable,
+        Err(why) => skip!("ssh, a cable", why),
+    };
+    // A link-local address has a scope: on each side the name of its own end of the cable.
+    let (a, b) = (&cable.a, &cable.b);
+    let listen = format!("{}%{}", b.link_local, b.device);
+    let server = match Server::start_at(&listen, Some(&b.namespace), "") {
+        Ok(server) => server,
+        Err(why) => skip!("ssh, a cable", why),
+    };
+    let here = Here::of(&server);
+    let alpha = Home::new("alpha").within(&a.namespace);
+    let alpha_up = Process::spawn(alpha.daisy(&["cluster", "up", "--name", "alpha"]));
+    alpha_up.line("is up");
+    let mut up = Command::new("ip");
+    up.args(["netns", "exec", &b.namespace, env!("CARGO_BIN_EXE_daisy")]);
+    up.args(["cluster", "up", "--name", "beta"]).env("DAISY_HOME", server.daisy_home());
+    let beta_up = Process::spawn(up);
+    beta_up.line("is up");
+    await_state(&alpha, "beta", "unpaired", Duration::from_secs(10));
+    let to = format!("{}@[{}%{}]:{}", server.user, b.link_local, a.device, server.port);
+    let mut pair = alpha.daisy(&["cluster", "pair", &to]);
+    let name = format!("[{}%{}]:{}", b.link_local, a.device, server.port);
+    here.knows(&format!("{name} {}", server.host_key("ed25519")));
+    let output = pair.env("HOME", here.path()).env_remove("SSH_AUTH_SOCK").output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("paired with beta"), "{said}");
+    await_state(&alpha, "beta", "ready", Duration::from_secs(10));
 }
 
 /// What a `ProxyCommand` does.

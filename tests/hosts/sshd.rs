@@ -3,7 +3,7 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
-use super::cluster::PATIENCE;
+use super::cluster::{PATIENCE, Process};
 
 /// A server for the user who runs the tests, who is somebody else there: `home` is another one.
 pub struct Server {
     dir: TempDir,
-    sshd: Child,
+    _sshd: Process,
     pub port: u16,
     pub user: String,
 }
@@ -38,6 +38,11 @@ pub struct Said {
 impl Server {
     /// `more` goes into the server's configuration. The error says why there is no server here.
     pub fn start(more: &str) -> Result<Self, String> {
+        Self::start_at("127.0.0.1", None, more)
+    }
+
+    /// At another address, in a namespace.
+    pub fn start_at(listen: &str, namespace: Option<&str>, more: &str) -> Result<Self, String> {
         let sshd =
             ["/usr/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|at| Path::new(at).exists());
         let sshd = sshd.ok_or("this machine has no sshd (Debian: openssh-server)")?;
@@ -57,27 +62,26 @@ impl Server {
             free.local_addr().expect("an address").port()
         };
         let config = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nPidFile none\nUsePAM no\nStrictModes no\n\
+            "Port {port}\nListenAddress {listen}\nPidFile none\nUsePAM no\nStrictModes no\n\
              HostKey {path}/ed25519\nHostKey {path}/rsa\nHostKey {path}/ecdsa\n\
-             AuthorizedKeysFile {path}/authorized_keys\nPermitRootLogin yes\nLogLevel QUIET\n\
+             AuthorizedKeysFile {path}/authorized_keys\nPermitRootLogin yes\nLogLevel INFO\n\
              PasswordAuthentication no\nKbdInteractiveAuthentication no\n\
              SetEnv HOME={path}/home PATH={path}/bin:/usr/bin:/bin\n{more}\n"
         );
         fs::write(dir.path().join("config"), config).expect("written");
-        let sshd = Command::new(sshd)
-            .args(["-D", "-e", "-f"])
-            .arg(dir.path().join("config"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        let server = Self { dir, sshd, port, user };
+        let mut command = match namespace {
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace, sshd]);
+                command
+            }
+            None => Command::new(sshd),
+        };
+        command.args(["-D", "-e", "-f"]).arg(dir.path().join("config"));
+        let sshd = Process::spawn(command);
+        sshd.line("Server listening");
+        let server = Self { dir, _sshd: sshd, port, user };
         server.link_daisy(Path::new(env!("CARGO_BIN_EXE_daisy")));
-        let until = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < until, "sshd does not listen");
-            std::thread::yield_now();
-        }
         Ok(server)
     }
 
@@ -127,7 +131,7 @@ impl Server {
         line.split(' ').nth(1).expect("a fingerprint").to_owned()
     }
 
-    /// As `known_hosts` calls it.
+    /// As `known_hosts` calls it, at its usual address.
     pub fn name(&self) -> String {
         format!("[127.0.0.1]:{}", self.port)
     }
@@ -152,13 +156,6 @@ impl Server {
         let home = self.daisy_home();
         let mut command = Command::new(env!("CARGO_BIN_EXE_daisy"));
         word(command.args(["cluster", "id"]).env("DAISY_HOME", home))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.sshd.kill();
-        let _ = self.sshd.wait();
     }
 }
 
