@@ -94,6 +94,11 @@ impl Client {
         Ok(Running::new(input, output, ending))
     }
 
+    /// Where it leads: what `~/.ssh/config` makes of the name that was typed.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
     /// Says goodbye.
     pub async fn close(self) {
         let goodbye = self.handle.disconnect(Disconnect::ByApplication, "", "en");

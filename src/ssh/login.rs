@@ -13,6 +13,7 @@ use russh::{MethodKind, MethodSet, Signer};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use super::agent::Agent;
 use super::client::Door;
 use super::error::SshError;
 use super::keys::{KeyFile, Secret, is_hardware, unlock};
@@ -43,8 +44,6 @@ pub(super) struct Login<'a> {
     /// Tries that the server counts.
     count: usize,
 }
-
-type Agent = AgentClient<UnixStream>;
 
 /// What the server said to one proof.
 enum Said {
@@ -110,11 +109,11 @@ impl<'a> Login<'a> {
             |key: &PublicKey| names_of_files.iter().any(|n| n.key_data() == key.key_data());
         let mut offers = offers.clone();
         let mut given = Vec::new();
-        if let Some((mut agent, mut identities)) = self.agent().await {
-            identities.retain(|(key, _)| !self.settings.identities_only || is_named(key));
-            identities.sort_by_key(|(key, _)| !is_named(key));
-            for (key, comment) in identities.into_iter().take(KEYS_MAX) {
-                match self.agent_key(&mut agent, &key, &comment, &offers).await? {
+        if let Some(Agent { mut client, mut keys, .. }) = self.agent().await {
+            keys.retain(|(key, _)| !self.settings.identities_only || is_named(key));
+            keys.sort_by_key(|(key, _)| !is_named(key));
+            for (key, comment) in keys.into_iter().take(KEYS_MAX) {
+                match self.agent_key(&mut client, &key, &comment, &offers).await? {
                     Said::Welcome => return Ok(Said::Welcome),
                     Said::No(now) => offers = now,
                 }
@@ -141,52 +140,31 @@ impl<'a> Login<'a> {
         Ok(Said::No(offers))
     }
 
-    /// The agent and its keys, where there is one that answers.
-    async fn agent(&mut self) -> Option<(Agent, Vec<(PublicKey, String)>)> {
+    /// The agent, where there is one that answers.
+    async fn agent(&mut self) -> Option<Agent> {
         let socket = self.settings.agent.as_ref()?;
-        let binding = self.handle.agent_session_binding();
-        let mut agent = match timeout(AGENT_MAX, Agent::connect_uds(socket)).await {
-            Ok(Ok(agent)) => agent,
-            fault => {
-                let why = fault.map_or_else(
-                    |_| "no answer".to_owned(),
-                    |fault| match fault {
-                        Ok(_) => String::new(),
-                        Err(error) => error.to_string(),
-                    },
-                );
-                self.tried.push(format!("the agent at {} ({why})", socket.display()));
-                return None;
+        match Agent::open(socket, self.handle.agent_session_binding()).await {
+            Ok(agent) => {
+                let only =
+                    |comment| format!("agent certificate {comment} (only with --ssh system)");
+                self.tried.extend(agent.certificates.iter().map(only));
+                Some(agent)
             }
-        };
-        // An agent may keep keys for certain servers; one that does not know the question is asked anew.
-        if let Some(binding) = binding {
-            let bound = timeout(AGENT_MAX, agent.bind_session(binding, false)).await;
-            if !matches!(bound, Ok(Ok(()))) {
-                agent = timeout(AGENT_MAX, Agent::connect_uds(socket)).await.ok()?.ok()?;
+            Err(why) => {
+                self.tried.push(format!("the agent at {} ({why})", socket.display()));
+                None
             }
         }
-        let told = timeout(AGENT_MAX, agent.request_identities()).await;
-        let Ok(Ok(identities)) = told else {
-            self.tried.push(format!("the agent at {} (it tells no keys)", socket.display()));
-            return None;
-        };
-        let keys = identities.into_iter().filter_map(|identity| match identity {
-            AgentIdentity::PublicKey { key, comment } => Some((key, comment)),
-            // A certificate is for servers that know its authority; its plain key is listed as well.
-            AgentIdentity::Certificate { .. } => None,
-        });
-        Some((agent, keys.collect()))
     }
 
     async fn agent_key(
         &mut self,
-        agent: &mut Agent,
+        agent: &mut AgentClient<UnixStream>,
         key: &PublicKey,
         comment: &str,
         offers: &MethodSet,
     ) -> Result<Said, SshError> {
-        let name = format!("agent key {}", shown(comment));
+        let name = format!("agent key {comment}");
         if is_hardware(&key.algorithm()) {
             self.tried.push(format!("{name} (on hardware: --ssh system)"));
             return Ok(Said::No(offers.clone()));
@@ -449,7 +427,6 @@ impl Signer for Probe {
 
 /// PAM may look up a name or delay a wrong password for some seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-const AGENT_MAX: Duration = Duration::from_secs(5);
 /// An agent may ask the person to agree.
 const SIGN_MAX: Duration = Duration::from_mins(1);
 /// How often a passphrase or a password is asked.

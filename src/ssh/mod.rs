@@ -6,6 +6,7 @@
 //! as a [`Running`]. A host is trusted by [`known_hosts`] alone, a person is asked through [`Ask`], and
 //! this module prints nothing.
 
+mod agent;
 mod client;
 mod config;
 mod destination;

@@ -67,14 +67,16 @@ impl PairOverSsh {
                 }
             }
         };
+        let mut address = there.clone();
         if let Remote::Own(client) = remote {
+            client.host().clone_into(&mut address);
             client.close().await;
         }
         render::paired(&paired.id, &paired.name);
         if paired.build != own.build {
             render::note(&format!("{there} has {}, this machine {}", paired.build, own.build));
         }
-        render::paired_over_ssh(&there, own.port.is_some(), paired.port);
+        render::paired_over_ssh(&address, own.port.is_some(), paired.port);
         Ok(())
     }
 
