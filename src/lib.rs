@@ -24,6 +24,7 @@ pub mod logs;
 pub mod machine;
 pub mod net;
 pub mod pake;
+pub mod ssh;
 pub mod store;
 pub mod text;
 // 3. shells

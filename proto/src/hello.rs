@@ -152,7 +152,8 @@ impl std::error::Error for VersionMismatch {}
 
 /// A build comes from a stranger and goes to a terminal: no control characters, and none that hide
 /// or reorder the text around them.
-pub(crate) fn is_printable(c: char) -> bool {
+#[must_use]
+pub fn is_printable(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         && !matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')

@@ -34,7 +34,7 @@ check_glibc() {
 
 # install_packages PURPOSE... : brings Debian's packages that the purposes need and this machine lacks.
 install_packages() {
-  local missing=() purpose
+  local missing=() purpose shell
   for purpose in "$@"; do
     case $purpose in
       running)
@@ -48,6 +48,10 @@ install_packages() {
         has_format || missing+=(libfmt-dev)
         ;;
       fetching) has_pip || missing+=(python3-pip) ;;
+      testing)
+        [ -x /usr/sbin/sshd ] || missing+=(openssh-server)
+        for shell in zsh tcsh fish; do command -v "$shell" >/dev/null || missing+=("$shell"); done
+        ;;
       python) python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv) ;;
     esac
   done

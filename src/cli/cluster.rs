@@ -9,7 +9,7 @@ use daisy_proto::NodeName;
 
 use super::config::Config;
 use super::{Failure, home, machine_name};
-use super::{down, logs, pair, peers, plan, serve::ServeArgs, status, trust, up};
+use super::{down, introduce, logs, pair, peers, plan, serve::ServeArgs, status, trust, up};
 use crate::engine;
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 use crate::units::Bytes;
@@ -26,8 +26,11 @@ pub(crate) enum Command {
     Down,
     /// Show which other nodes there are
     Peers(peers::Peers),
-    /// Make this node and another one know each other, by a code
+    /// Make this node and another one know each other, by a code or over SSH
     Pair(pair::Pair),
+    /// The other end of pairing over SSH; started by it
+    #[command(hide = true)]
+    Introduce,
     /// Print a token with which one machine can pair itself
     Invite(pair::Invite),
     /// Use such a token
@@ -56,6 +59,7 @@ impl Command {
             Self::Down => down::down(&home),
             Self::Peers(peers) => peers.run(&home),
             Self::Pair(pair) => pair.run(&home),
+            Self::Introduce => introduce::run(&home),
             Self::Invite(invite) => invite.run(&home),
             Self::Join(join) => join.run(&home),
             Self::Unpair(unpair) => unpair.run(&home),

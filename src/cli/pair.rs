@@ -1,27 +1,53 @@
 //! `daisy cluster pair`, `invite`, `join` and `unpair`: which nodes know each other's key. The running
-//! node does the work, since it holds the port and the windows.
+//! node does the work, since it holds the port and the windows; what goes over SSH is
+//! [`super::pair_ssh`]'s and needs no running node.
 
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use daisy_proto::local::{FromNode, Pairing, Refusal, RefusalKind, ToNode};
 
 use super::cluster::{address, runtime};
+use super::pair_ssh::PairOverSsh;
 use super::{Failure, render, status};
 use crate::identity::Peers;
 use crate::ipc::{Reader, Writer};
+use crate::ssh::DestinationError;
 
 #[derive(Debug, Args)]
 pub(crate) struct Pair {
-    /// What `daisy cluster pair` shows on the other machine; without it, this one shows a code
-    #[arg(value_name = "CODE")]
-    code: Option<String>,
+    /// What `daisy cluster pair` shows on the other machine, or how to reach that machine over SSH;
+    /// without it, this one shows a code
+    #[arg(value_name = "CODE | USER@HOST[:PORT]")]
+    with: Option<String>,
     /// Another node's address, where multicast does not find it; may be repeated
-    #[arg(long = "peer", value_name = "ADDR[:PORT]", requires = "code")]
+    #[arg(long = "peer", value_name = "ADDR[:PORT]", requires = "with")]
     peers: Vec<String>,
+    #[command(flatten)]
+    ssh: SshArgs,
+}
+
+/// Flags for a machine that is reached over SSH.
+#[derive(Debug, Args)]
+struct SshArgs {
+    /// Which SSH client: Daisy's own, or this machine's `ssh` with all that it can
+    #[arg(long = "ssh", value_name = "CLIENT", requires = "with")]
+    client: Option<SshClient>,
+    /// Copy this machine's Daisy there first, if there is none
+    #[arg(long, requires = "with")]
+    install: bool,
+    /// Accept a host that is not known yet, if its key has this fingerprint (SHA256:…)
+    #[arg(long, value_name = "FINGERPRINT", requires = "with", conflicts_with = "client")]
+    accept_new_host_key: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SshClient {
+    Builtin,
+    System,
 }
 
 #[derive(Debug, Args)]
@@ -50,12 +76,55 @@ pub(crate) struct Unpair {
 
 impl Pair {
     pub(crate) fn run(self, home: &Path) -> Result<(), Failure> {
-        let wish = match self.code {
-            Some(code) => Pairing::Enter { code, peers: addresses(&self.peers)? },
-            None => Pairing::Show,
-        };
-        converse(home, &ToNode::Pair(wish))
+        let Some(with) = self.with else { return converse(home, &ToNode::Pair(Pairing::Show)) };
+        if !is_code(&with) {
+            return over_ssh(&with, &self.peers, self.ssh)?.run(home);
+        }
+        if let Some(flag) = self.ssh.given() {
+            return Err(Failure::usage(format!("{flag} is for USER@HOST, and {with} is a code")));
+        }
+        let peers = addresses(&self.peers)?;
+        converse(home, &ToNode::Pair(Pairing::Enter { code: with, peers }))
     }
+}
+
+impl SshArgs {
+    /// The first one that is there.
+    fn given(&self) -> Option<&'static str> {
+        let all = [
+            (self.client.is_some(), "--ssh"),
+            (self.install, "--install"),
+            (self.accept_new_host_key.is_some(), "--accept-new-host-key"),
+        ];
+        all.into_iter().find_map(|(given, flag)| given.then_some(flag))
+    }
+}
+
+/// Codes are digits, however they are parted; all else names a machine.
+fn is_code(text: &str) -> bool {
+    let is_of_code = |c: char| c.is_numeric() || c.is_whitespace() || c == '-';
+    text.chars().all(is_of_code)
+}
+
+fn over_ssh(with: &str, peers: &[String], ssh: SshArgs) -> Result<PairOverSsh, Failure> {
+    let to = with.parse().map_err(|error: DestinationError| Failure::usage(error.to_string()))?;
+    if !peers.is_empty() {
+        return Err(Failure::usage("--peer is for codes: SSH finds the machine by its name"));
+    }
+    if let Some(wanted) = &ssh.accept_new_host_key
+        && !wanted.starts_with("SHA256:")
+    {
+        return Err(Failure::usage(format!(
+            "--accept-new-host-key {wanted}: write the fingerprint as `ssh-keygen -lf` shows it, as in \
+             SHA256:nThbg6kXUpJWGl7E1IGOCspRomTxdCARLviKw6E5SY8"
+        )));
+    }
+    Ok(PairOverSsh {
+        to,
+        by_system: ssh.client == Some(SshClient::System),
+        install: ssh.install,
+        accept: ssh.accept_new_host_key,
+    })
 }
 
 impl Join {
@@ -163,6 +232,16 @@ const TOKEN_BYTES_MAX: u64 = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_are_told_from_machines() {
+        for code in ["417-209", "417209", " 417 209", "1", "４１７-209"] {
+            assert!(is_code(code), "{code}");
+        }
+        for machine in ["anna@mini.local", "mini", "192.168.7.2", "-oProxyCommand=x", "::1"] {
+            assert!(!is_code(machine), "{machine}");
+        }
+    }
 
     #[test]
     fn times_are_read_as_people_write_them() {

@@ -72,6 +72,40 @@ pub(crate) fn paired(id: &NodeId, name: &NodeName) {
     eprintln!("paired with {name} ({})", id.short());
 }
 
+/// What is left to do after pairing with a machine that was reached over SSH.
+pub(crate) fn paired_over_ssh(there: &str, runs_here: bool, their_port: Option<u16>) {
+    if their_port.is_none() {
+        eprintln!("hint: no node runs on {there}: `daisy cluster up` there runs one");
+    }
+    if !runs_here {
+        eprintln!("hint: no node runs on this machine: `daisy cluster up` runs one");
+    }
+    if let Some(port) = their_port {
+        let at = if there.contains(':') { format!("[{there}]") } else { there.to_owned() };
+        eprintln!(
+            "hint: `daisy cluster peers` shows it; where multicast does not get through: \
+             `daisy cluster up --peer {at}:{port}`"
+        );
+    }
+}
+
+pub(crate) fn copying(there: &str, bytes: u64) {
+    eprintln!("copying this machine's daisy ({}) to {there}", Bytes(bytes));
+}
+
+/// A line for the other end of a pipe; whether it went out decides what is kept.
+pub(crate) fn word(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(line.as_bytes())?;
+    out.flush()
+}
+
+/// Waits for no line end: the answer follows on the same line.
+pub(crate) fn question(text: &str) {
+    eprint!("{text}");
+    let _ = std::io::stderr().flush();
+}
+
 pub(crate) fn invitation(token: &str, expires_s: u32) {
     println!("{token}");
     eprintln!(

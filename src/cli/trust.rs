@@ -1,14 +1,13 @@
 //! `daisy cluster id` and `daisy cluster trust`: who this node is, and whom it works with.
 
 use std::path::Path;
-use std::time::SystemTime;
 
-use anyhow::Context;
 use clap::Args;
 use daisy_proto::{NodeId, NodeName};
 
 use super::{Failure, render};
-use crate::identity::{Identity, Peers};
+use crate::identity::Identity;
+use crate::node;
 
 #[derive(Debug, Args)]
 pub(crate) struct Trust {
@@ -29,11 +28,7 @@ impl Trust {
                 "{id} is this node's own id; run `daisy cluster trust {own}` on the other machine"
             )));
         }
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .context("this machine's clock stands before 1970")?;
-        let mut peers = Peers::load(home).map_err(anyhow::Error::from)?;
-        peers.trust(id, self.name.as_ref(), now.as_secs()).map_err(anyhow::Error::from)?;
+        node::remember(home, id, self.name.as_ref()).map_err(anyhow::Error::from)?;
         render::trusted(&id, &own);
         Ok(())
     }

@@ -48,6 +48,7 @@ use tokio::task::JoinSet;
 
 use self::neighbours::Neighbours;
 use self::pairing::Pairings;
+pub(crate) use self::pairing::remember;
 use crate::discovery::Discovery;
 use crate::identity::{Identity, IdentityError, trust_check};
 use crate::ipc;

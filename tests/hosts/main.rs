@@ -18,6 +18,8 @@ mod memory;
 mod planning;
 mod rig;
 mod split;
+mod ssh;
+mod sshd;
 mod terminal;
 
 /// Ends the test early, counted as skipped by `scripts/check`.

@@ -16,8 +16,19 @@ const PURE: &[&str] = &[
     "schedule",
     "units",
 ];
-const ADAPTERS: &[&str] =
-    &["discovery", "engine", "identity", "ipc", "logs", "machine", "net", "pake", "store", "text"];
+const ADAPTERS: &[&str] = &[
+    "discovery",
+    "engine",
+    "identity",
+    "ipc",
+    "logs",
+    "machine",
+    "net",
+    "pake",
+    "ssh",
+    "store",
+    "text",
+];
 const SHELLS: &[&str] = &["api", "cli", "node", "rank"];
 
 /// What only one module may name.
@@ -27,6 +38,9 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("quinn", &["net"]),
     ("mdns_sd", &["discovery"]),
     ("spake2", &["pake"]),
+    ("russh", &["ssh"]),
+    ("rpassword", &["cli"]),
+    ("tar", &["cli"]),
     ("rustls", &["net"]),
     ("axum", &["api"]),
     ("tokenizers", &["text", "store"]),

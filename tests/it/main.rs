@@ -2,5 +2,6 @@
 
 mod command_line;
 mod damage;
+mod introduce;
 mod layering;
 mod plan;

@@ -7,6 +7,7 @@ mod token;
 mod windows;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use self::token::{Token, code_secret, code_text};
 use self::windows::{CODE_SHOWN, Invitation, Windows};
 use super::{Node, random_u64};
-use crate::identity::Peers;
+use crate::identity::{IdentityError, Peers};
 use crate::net::{DialError, PairConnection, PairLost};
 use crate::pake::{Ends, Exchange, Said, Side};
 
@@ -297,12 +298,20 @@ impl Drop for Shown<'_> {
 }
 
 fn store(node: &Node, peer: NodeId, name: &NodeName) -> Result<(), Failed> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let stored =
-        Peers::load(&node.home).and_then(|mut peers| peers.trust(peer, Some(name), now.as_secs()));
-    stored.map_err(|error| Failed::Here(error.to_string()))?;
+    remember(&node.home, peer, Some(name)).map_err(|error| Failed::Here(error.to_string()))?;
     node.neighbours.trust_changed();
     Ok(())
+}
+
+/// How every way of pairing makes `peer` known at `home`; false when it was already. A running node sees
+/// the change in the file.
+pub(crate) fn remember(
+    home: &Path,
+    peer: NodeId,
+    name: Option<&NodeName>,
+) -> Result<bool, IdentityError> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Peers::load(home)?.trust(peer, name, now.as_secs())
 }
 
 fn wrong(line: &PairConnection, error: &Failed) -> Refusal {
