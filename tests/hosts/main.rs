@@ -14,6 +14,7 @@ mod cluster;
 mod discovery;
 mod faults;
 mod links;
+mod loading;
 mod memory;
 mod planning;
 mod rig;
