@@ -51,6 +51,8 @@ pub struct RankStart {
     /// Longest prefill chunk in tokens.
     pub chunk: u32,
     pub budget: Budget,
+    /// What the plan says that the rank takes, weights and all.
+    pub needs_bytes: u64,
 }
 
 /// What the sequences that run at once may take together.

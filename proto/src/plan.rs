@@ -36,6 +36,13 @@ pub struct PlannedRank {
     pub bound: String,
 }
 
+impl PlannedRank {
+    #[must_use]
+    pub const fn needs_bytes(&self) -> u64 {
+        self.planned.weight_bytes.saturating_add(self.work_bytes)
+    }
+}
+
 /// What a plan should take, by figures of the machines and links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {

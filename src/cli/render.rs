@@ -349,14 +349,13 @@ pub(crate) fn plan(report: &PlanReport) {
     ];
     let row = |rank: &PlannedRank| {
         let planned = &rank.planned;
-        let needs = planned.weight_bytes.saturating_add(rank.work_bytes);
         [
             planned.rank.to_string(),
             planned.node_name.clone(),
             planned.shard.layers.to_string(),
             Bytes(planned.weight_bytes).to_string(),
             Bytes(rank.work_bytes).to_string(),
-            Bytes(needs).to_string(),
+            Bytes(rank.needs_bytes()).to_string(),
             Bytes(rank.spare_bytes).to_string(),
             Bytes(rank.margin_bytes).to_string(),
             rank.bound.clone(),

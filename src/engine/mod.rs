@@ -412,6 +412,18 @@ pub fn on_gpu() -> Result<bool, EngineError> {
     Ok(matches!(Device::try_default()?.get_type()?, DeviceType::Gpu))
 }
 
+/// Asks a Mac to keep so much of what this process computes on in memory: what a GPU reads must not be
+/// paged out between two steps. Never more than a rank needs, since the rest of the machine lives of
+/// what is left. Elsewhere there is nothing to ask.
+pub fn wire(bytes: u64) {
+    if cfg!(target_os = "macos")
+        && let Err(error) = memory::set_wired_limit(usize::try_from(bytes).unwrap_or(usize::MAX))
+    {
+        // Before macOS 15, or above the GPU's limit: it works all the same, as far as memory allows.
+        tracing::warn!(%error, bytes, "the wired limit cannot be set");
+    }
+}
+
 /// On a CPU, half types are emulated: f32 is more than ten times as fast there. On a GPU, the type
 /// that the checkpoint's matrices (or their scales) are stored in: what `config.json` says is often
 /// left over from before a conversion. Norms may be stored wider, and where they stand in a shard

@@ -11,7 +11,7 @@ use daisy_proto::local::{
     Admit, Budget, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind,
     Serve, ToRank,
 };
-use daisy_proto::plan::PlanReport;
+use daisy_proto::plan::{PlanReport, PlannedRank};
 use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
@@ -94,6 +94,8 @@ struct Driver {
     model: Model,
     context: u32,
     budget: Budget,
+    /// Bytes that each rank takes by the plan.
+    needs: Vec<u64>,
     submissions: Option<mpsc::Receiver<Submission>>,
     requests: Option<mpsc::Sender<requests::Input>>,
     events_in: mpsc::Sender<Event>,
@@ -117,6 +119,7 @@ impl Driver {
         let Prepared { model, report, members, hops } = prepare(node, &wish).await?;
         let context = report.context;
         let budget = budget(&report, &model);
+        let needs = report.ranks.iter().map(PlannedRank::needs_bytes).collect();
         let planned: Vec<PlannedShard> =
             report.ranks.iter().map(|rank| rank.planned.clone()).collect();
         let _ = out.send(FromNode::Plan(Box::new(report))).await;
@@ -144,6 +147,7 @@ impl Driver {
             model,
             context,
             budget,
+            needs,
             submissions: Some(submissions),
             requests: None,
             events_in,
@@ -229,6 +233,7 @@ impl Driver {
             bind: SocketAddr::new(bind, 0),
             chunk: self.wish.chunk,
             budget: self.budget,
+            needs_bytes: self.needs.get(shard.rank.0 as usize).copied().unwrap_or_default(),
         }
     }
 

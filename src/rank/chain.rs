@@ -366,6 +366,7 @@ mod tests {
             bind: ([127, 0, 0, 1], 0).into(),
             chunk: 8,
             budget: Budget { sequences: 4, tokens: 1024 },
+            needs_bytes: 0,
         };
         let (node, _here) = UnixStream::pair().expect("a pair");
         let mut node = BlockingWriter::new(node);

@@ -133,6 +133,7 @@ fn serve(
         Some(_) => return Err(RankError::OutOfTurn("work before a connect")),
     };
     let edges = Edges::open(&start, reactor, listener, &key, neighbours, queue);
+    engine::wire(start.needs_bytes.saturating_add(WIRED_MARGIN));
     let engine = load(&start, node)?;
     if !engine::on_gpu()? {
         start.chunk = start.chunk.min(CPU_CHUNK_TOKENS);
@@ -179,6 +180,8 @@ fn next_from_node(events: &Inbox<Event>) -> Option<ToRank> {
     }
 }
 
+/// Beyond what the plan knows of: what MLX keeps for its next arrays.
+const WIRED_MARGIN: u64 = 512 << 20;
 const EXIT_BUG: i32 = 70;
 const EXIT_HUNG: i32 = 75;
 /// The first steps on a GPU compile its kernels, which has taken 79 s; a chunk of a prompt takes a slow

@@ -287,10 +287,10 @@ prop_compose! {
     fn rank_start()(
         pipeline in pipeline(), rank in rank(), world in any::<u32>(), shard in shard(),
         checkpoint in path(), dtype in option::of(dtype()), bind in addr(), chunk in any::<u32>(),
-        sequences in any::<u32>(), tokens in any::<u64>(),
+        sequences in any::<u32>(), tokens in any::<u64>(), needs_bytes in any::<u64>(),
     ) -> RankStart {
         let budget = Budget { sequences, tokens };
-        RankStart { pipeline, rank, world, shard, checkpoint, dtype, bind, chunk, budget }
+        RankStart { pipeline, rank, world, shard, checkpoint, dtype, bind, chunk, budget, needs_bytes }
     }
 }
 

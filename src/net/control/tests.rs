@@ -100,6 +100,7 @@ async fn a_message_above_the_limit_is_refused_before_it_leaves() {
         dtype: None,
         bind: loopback(),
         budget: Budget { sequences: 4, tokens: 1024 },
+        needs_bytes: 0,
         chunk: 1,
     };
     let big = Message::Request { call: 1, request: Request::Stage(start(100_000)) };
