@@ -139,6 +139,12 @@ pub enum ToNode {
     Serve(Box<Serve>),
     /// How that would be split, with nothing loaded or changed.
     Plan(Box<Serve>),
+    /// On a connection that serves: go on without this command line.
+    Detach,
+    /// End what is served, whoever began it: running requests get `grace_ms`.
+    Stop {
+        grace_ms: u64,
+    },
     /// First Ctrl+C: refuse new requests, let running ones end within `grace_ms`, unload.
     Drain {
         grace_ms: u64,

@@ -9,7 +9,7 @@ use daisy_proto::NodeName;
 
 use super::config::Config;
 use super::{Failure, home, machine_name};
-use super::{down, introduce, logs, pair, peers, plan, serve::ServeArgs, status, trust, up};
+use super::{down, introduce, logs, pair, peers, plan, serve::ServeArgs, status, stop, trust, up};
 use crate::engine;
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 use crate::units::Bytes;
@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Show how a model would be split, with the arithmetic; nothing is loaded
     Plan(plan::Plan),
+    /// End what this machine's node serves; the node stays
+    Stop,
     /// End this machine's node
     Down,
     /// Show which other nodes there are
@@ -56,6 +58,7 @@ impl Command {
             Self::Up(up) => up.run(home),
             Self::Serve(serve) => serve.run(home),
             Self::Plan(plan) => plan.run(home),
+            Self::Stop => stop::run(&home),
             Self::Down => down::down(&home),
             Self::Peers(peers) => peers.run(&home),
             Self::Pair(pair) => pair.run(&home),

@@ -22,6 +22,7 @@ mod serve;
 mod service;
 mod signals;
 mod status;
+mod stop;
 mod trust;
 mod up;
 mod wish;

@@ -438,6 +438,10 @@ fn rank_line(rank: &RankStatus) {
     );
 }
 
+pub(crate) fn detached() {
+    eprintln!("[cluster] the model stays with this machine's node; `daisy cluster stop` ends it");
+}
+
 pub(crate) fn draining(grace_ms: u64) {
     eprintln!("stopping: running requests get {} s; Ctrl+C again stops at once", grace_ms / 1000);
 }

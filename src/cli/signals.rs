@@ -12,6 +12,7 @@ use super::Failure;
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -19,16 +20,38 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("cannot watch Ctrl+C")?,
             terminate: signal(SignalKind::terminate()).context("cannot watch SIGTERM")?,
+            hangup: signal(SignalKind::hangup()).context("cannot watch SIGHUP")?,
         })
     }
 
+    /// The terminal is lost, or the wish to stop.
     pub(crate) async fn next(&mut self) {
-        let seen = tokio::select! {
-            seen = self.interrupt.recv() => seen,
-            seen = self.terminate.recv() => seen,
-        };
-        if seen.is_none() {
-            pending::<()>().await;
+        tokio::select! {
+            () = heard(&mut self.interrupt) => {}
+            () = heard(&mut self.terminate) => {}
+            () = heard(&mut self.hangup) => {}
         }
+    }
+
+    /// Tells a lost terminal from the wish to stop.
+    pub(crate) async fn next_of(&mut self) -> Heard {
+        tokio::select! {
+            () = heard(&mut self.interrupt) => Heard::Stop,
+            () = heard(&mut self.terminate) => Heard::Stop,
+            () = heard(&mut self.hangup) => Heard::TerminalLost,
+        }
+    }
+}
+
+/// What a signal wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Stop,
+    TerminalLost,
+}
+
+async fn heard(signal: &mut Signal) {
+    if signal.recv().await.is_none() {
+        pending::<()>().await;
     }
 }

@@ -5,14 +5,14 @@ use std::fs::{File, TryLockError};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use daisy_proto::local::{
     FromNode, NodeStatus, Pairing, RankStatus, Refusal, RefusalKind, Serve, Survey, ToNode,
 };
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::driver::{self, Command};
 use super::measuring::own_facts;
@@ -20,29 +20,47 @@ use super::{BUILD, Node, NodeError, planning, remote, remote_logs, selftest};
 use crate::ipc::{Reader, Writer};
 
 /// What this node serves now; shared by all its command-line connections.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Attached(Arc<Mutex<Option<Served>>>);
+#[derive(Debug, Clone)]
+pub(crate) struct Attached(Arc<watch::Sender<Option<Served>>>);
 
 #[derive(Debug, Clone)]
-struct Served {
+pub(crate) struct Served {
     model: String,
     ranks: Vec<RankStatus>,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Default for Attached {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
 }
 
 impl Attached {
-    fn now(&self) -> std::sync::MutexGuard<'_, Option<Served>> {
-        // The value is replaced whole, so a poisoned lock holds nothing half-done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn now(&self) -> Option<Served> {
+        self.0.borrow().clone()
     }
 
     /// Takes the place of the one served model, if it is free.
-    fn take(&self, model: String) -> Result<Slot, String> {
-        let mut now = self.now();
-        if let Some(served) = now.as_ref() {
-            return Err(served.model.clone());
-        }
-        *now = Some(Served { model, ranks: Vec::new() });
-        Ok(Slot(self.clone()))
+    fn take(&self, model: String, commands: mpsc::Sender<Command>) -> Result<Slot, String> {
+        let mut before = None;
+        self.0.send_if_modified(|now| {
+            before = now.as_ref().map(|served| served.model.clone());
+            if before.is_none() {
+                *now = Some(Served { model, ranks: Vec::new(), commands });
+            }
+            before.is_none()
+        });
+        before.map_or_else(|| Ok(Slot(self.clone())), Err)
+    }
+
+    /// Ends what is served and waits until it is gone; says what it was.
+    async fn stop(&self, grace: Duration) -> Option<String> {
+        let served = self.now()?;
+        let _ = served.commands.send(Command::Drain(grace)).await;
+        // The sender lives as long as this node.
+        let _ = self.0.subscribe().wait_for(Option::is_none).await;
+        Some(served.model)
     }
 }
 
@@ -52,15 +70,17 @@ struct Slot(Attached);
 
 impl Slot {
     fn ready(&self, ranks: &[RankStatus]) {
-        if let Some(served) = self.0.now().as_mut() {
-            served.ranks = ranks.to_vec();
-        }
+        self.0.0.send_modify(|now| {
+            if let Some(served) = now {
+                served.ranks = ranks.to_vec();
+            }
+        });
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        *self.0.now() = None;
+        self.0.0.send_replace(None);
     }
 }
 
@@ -167,7 +187,18 @@ pub(crate) async fn converse(node: Arc<Node>, stream: UnixStream, attached: Atta
             let _ = writer.write(&FromNode::Stopping).await;
             node.stop();
         }
-        ToNode::Drain { .. } => {
+        ToNode::Stop { grace_ms } => {
+            let stopped = tokio::select! {
+                stopped = attached.stop(Duration::from_millis(grace_ms)) => stopped,
+                () = node.stopping() => return,
+            };
+            let answer = match stopped {
+                Some(_) => FromNode::Stopped,
+                None => refused("this node serves nothing"),
+            };
+            let _ = writer.write(&answer).await;
+        }
+        ToNode::Drain { .. } | ToNode::Detach => {
             let _ = writer.write(&refused("nothing is served on this connection")).await;
         }
     }
@@ -214,16 +245,15 @@ async fn serve_model(
     mut writer: Writer,
     attached: &Attached,
 ) {
-    let slot = match attached.take(wish.model.display().to_string()) {
+    let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
+    let slot = match attached.take(wish.model.display().to_string(), commands_in.clone()) {
         Ok(slot) => slot,
         Err(model) => {
             let _ = writer.write(&refused(&format!("this node serves {model} already"))).await;
             return;
         }
     };
-    let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
     let (out, mut events) = mpsc::channel(EVENTS_MAX);
-    // Dropping the sender of commands tells the driver that its command line is gone.
     let stopping = Arc::clone(&node);
     let listening = tokio::spawn(async move {
         loop {
@@ -235,12 +265,18 @@ async fn serve_model(
                             return;
                         }
                     }
+                    Ok(Some(ToNode::Detach)) => {
+                        tracing::info!("the command line went; the model stays");
+                        stopping.stopping().await;
+                        break;
+                    }
                     Ok(Some(_)) => {}
-                    Ok(None) | Err(_) => return,
+                    Ok(None) | Err(_) => break,
                 },
-                () = stopping.stopping() => return,
+                () = stopping.stopping() => break,
             }
         }
+        let _ = commands_in.send(Command::Gone).await;
     });
     let driving = tokio::spawn(driver::drive(node, wish, commands, out));
     let mut gone = false;
@@ -259,7 +295,7 @@ async fn serve_model(
 }
 
 fn status(node: &Node, attached: &Attached) -> NodeStatus {
-    let served = attached.now().clone();
+    let served = attached.now();
     NodeStatus {
         id: node.identity.node_id(),
         name: node.name.clone(),

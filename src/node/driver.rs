@@ -38,6 +38,8 @@ use crate::pipeline::{Failure, Input, Pipeline, State};
 pub(crate) enum Command {
     /// Let running requests end within this time, then unload.
     Drain(Duration),
+    /// Nobody wants the model any more: its command line is gone, or the node ends.
+    Gone,
 }
 
 /// Serves a model until it is told to stop or its command line goes away.
@@ -445,7 +447,10 @@ impl Driver {
     }
 
     async fn drain(&mut self, command: Option<Command>, more: &mut mpsc::Receiver<Command>) {
-        let grace = command.map_or(DETACHED_GRACE, |Command::Drain(grace)| grace);
+        let (grace, may_hurry) = match command {
+            Some(Command::Drain(grace)) => (grace, true),
+            Some(Command::Gone) | None => (DETACHED_GRACE, false),
+        };
         self.pipeline.handle(self.origin.elapsed(), Input::Drain);
         self.endpoint.set(Readiness::Draining);
         let (idle_in, mut idle) = oneshot::channel();
@@ -456,7 +461,7 @@ impl Driver {
                 // Answered when idle, dropped when there are no requests at all.
                 _ = &mut idle => break,
                 // A second word of the command line, or its end: it does not want to wait.
-                _ = more.recv(), if command.is_some() => break,
+                _ = more.recv(), if may_hurry => break,
                 Some(event) = self.events.recv() => {
                     self.handle(event).await;
                     if matches!(self.pipeline.state(), State::Failed(_)) {

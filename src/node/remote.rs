@@ -117,7 +117,7 @@ impl Attended {
     /// or pair it.
     pub(crate) async fn say(&mut self, said: &ToNode) -> Response {
         match said {
-            ToNode::Serve(_) | ToNode::Plan(_) | ToNode::Drain { .. } => {}
+            ToNode::Serve(_) | ToNode::Plan(_) | ToNode::Drain { .. } | ToNode::Detach => {}
             _ => {
                 let message = "only a model can be asked for over the network".to_owned();
                 return Response::Refused(refusal(message, RefusalKind::CannotBeDone));

@@ -13,6 +13,7 @@ mod cable;
 mod cluster;
 mod discovery;
 mod faults;
+mod lifecycle;
 mod links;
 mod loading;
 mod memory;

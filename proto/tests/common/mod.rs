@@ -111,6 +111,8 @@ pub fn to_node() -> impl Strategy<Value = ToNode> {
         serve().prop_map(|serve| ToNode::Serve(Box::new(serve))),
         serve().prop_map(|serve| ToNode::Plan(Box::new(serve))),
         any::<u64>().prop_map(|grace_ms| ToNode::Drain { grace_ms }),
+        Just(ToNode::Detach),
+        any::<u64>().prop_map(|grace_ms| ToNode::Stop { grace_ms }),
         Just(ToNode::Status),
         Just(ToNode::Survey),
         (text(), any::<u32>()).prop_map(|(node, lines)| ToNode::Logs { node, lines }),
