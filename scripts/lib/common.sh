@@ -44,10 +44,11 @@ DAISY_OS=$(uname -s)
 DAISY_ARCH=$(uname -m)
 [ "$DAISY_ARCH" != arm64 ] || DAISY_ARCH=aarch64
 
-# What `scripts/setup model` and `scripts/setup reference` bring.
+# What `scripts/setup model`, `reference` and `templates` bring.
 readonly MODEL_VERSION=0.1.2
 MODEL_GGUF=$DAISY_CACHE/smollm2-$MODEL_VERSION/SmolLM2-135M-Instruct.Q4_1.gguf
 REFERENCE_VENV=$DAISY_CACHE/reference-$MLX_VERSION
+TEMPLATES_DIR=$DAISY_CACHE/templates-1
 
 # The MLX that this machine takes, by the names of scripts/mlx/wheels.sh.
 mlx_platform() {

@@ -24,7 +24,9 @@ use super::error::{ApiError, not_ready};
 use super::guard::{RequestId, completion_id};
 use super::parse::{self, Chat, Delivery};
 use super::stream::{KEEP_ALIVE, events};
-use super::wire::{Choice, Completion, FINGERPRINT, Logprobs, Message, Spent, Usage, finish_word};
+use super::wire::{
+    Call, Choice, Completion, FINGERPRINT, Logprobs, Message, Spent, Usage, finish_word,
+};
 
 pub async fn completions(
     State(app): State<App>,
@@ -74,7 +76,15 @@ async fn whole(
             Piece::End(end) => break end,
         }
     };
-    let message = Message { role: "assistant", content: &answer.text, refusal: () };
+    let calls = answer.calls.iter().enumerate();
+    let message = Message {
+        role: "assistant",
+        content: Some(answer.text.as_str())
+            .filter(|text| !text.is_empty() || answer.calls.is_empty()),
+        reasoning_content: Some(answer.reasoning.as_str()).filter(|text| !text.is_empty()),
+        tool_calls: calls.map(|(at, call)| Call::new(&label.id, at, call)).collect(),
+        refusal: (),
+    };
     let logprobs = wants_logprobs.then(|| Logprobs::new(answer.tokens));
     let completion = Completion {
         id: &label.id,
@@ -110,6 +120,7 @@ async fn stream(
 pub struct Source {
     id: String,
     state: SourceState,
+    has_calls: bool,
 }
 
 enum SourceState {
@@ -138,7 +149,7 @@ impl Source {
     pub fn submit(handle: Handle, request: ChatRequest) -> Self {
         let id = request.id.clone();
         let submitting = Box::pin(async move { handle.submit(request).await });
-        Self { id, state: SourceState::Submitting(submitting) }
+        Self { id, state: SourceState::Submitting(submitting), has_calls: false }
     }
 
     /// The next piece. Safe to drop and to ask again; after an end or an error nothing follows.
@@ -173,11 +184,14 @@ impl Source {
             };
             match event {
                 GenerationEvent::Delta(delta) if delta.is_empty() => {}
-                GenerationEvent::Delta(delta) => return Ok(Piece::Delta(delta)),
+                GenerationEvent::Delta(delta) => {
+                    self.has_calls |= !delta.calls.is_empty();
+                    return Ok(Piece::Delta(delta));
+                }
                 GenerationEvent::Failed(reason) => return Err(ApiError::failed(reason)),
                 GenerationEvent::Finished { reason, completion_tokens, timings } => {
                     let usage = Usage::new(generation.prompt_tokens, completion_tokens);
-                    let reason = finish_word(reason).ok_or_else(|| {
+                    let reason = finish_word(reason, self.has_calls).ok_or_else(|| {
                         ApiError::failed("the request was cancelled: this endpoint is stopping")
                     })?;
                     return Ok(Piece::End(End { reason, usage, timings }));

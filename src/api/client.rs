@@ -8,14 +8,27 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use ureq::Agent;
 
-use crate::node::handle::ChatMessage;
-
 /// An endpoint by its address up to `/v1`.
 #[derive(Debug, Clone)]
 pub struct Client {
     base: String,
     key: Option<String>,
     agent: Agent,
+}
+
+/// A message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatMessage {
+    pub role: String,
+    pub content: String,
+}
+
+/// A piece of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// The model thinks before it speaks.
+    Thought(String),
+    Text(String),
 }
 
 /// How an answer is to be made; none leaves it to the server.
@@ -68,13 +81,12 @@ impl Client {
         Ok(data.iter().filter_map(|model| model["id"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Streams the answer to a conversation: each piece of text goes to `on_text`, which may stop
-    /// it. Leaving early closes the connection, so the server stops too.
+    /// Streams the answer to a conversation: each piece goes to `on_piece`, which may stop it. Leaving early closes the connection, so the server stops too.
     pub fn chat(
         &self,
         messages: &[ChatMessage],
         options: &Options,
-        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+        on_piece: &mut dyn FnMut(Said) -> ControlFlow<()>,
     ) -> Result<Counted, ClientError> {
         let url = format!("{}/chat/completions", self.base);
         let mut request = self.agent.post(&url);
@@ -87,7 +99,7 @@ impl Client {
         if answer.status().as_u16() != 200 {
             return body(&url, answer).map(|_| Counted::default());
         }
-        read_stream(BufReader::new(answer.into_body().into_reader()), on_text)
+        read_stream(BufReader::new(answer.into_body().into_reader()), on_piece)
     }
 }
 
@@ -131,7 +143,7 @@ fn body(url: &str, mut answer: ureq::http::Response<ureq::Body>) -> Result<Value
 /// Server-sent events until `[DONE]`.
 fn read_stream(
     mut stream: impl BufRead,
-    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    on_piece: &mut dyn FnMut(Said) -> ControlFlow<()>,
 ) -> Result<Counted, ClientError> {
     let broken = |why: &str| ClientError::Stream(why.to_owned());
     let mut counted = Counted::default();
@@ -159,9 +171,15 @@ fn read_stream(
             counted.prompt_tokens = count("prompt_tokens");
             counted.completion_tokens = count("completion_tokens");
         }
-        let text = event["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
-        if !text.is_empty() && on_text(text).is_break() {
-            return Ok(counted);
+        let delta = &event["choices"][0]["delta"];
+        let piece = |name: &str| delta[name].as_str().filter(|text| !text.is_empty());
+        let thought = piece("reasoning_content").or_else(|| piece("reasoning"));
+        let thought = thought.map(|text| Said::Thought(text.to_owned()));
+        let text = piece("content").map(|text| Said::Text(text.to_owned()));
+        for said in thought.into_iter().chain(text) {
+            if on_piece(said).is_break() {
+                return Ok(counted);
+            }
         }
     }
 }
@@ -186,7 +204,10 @@ mod tests {
     fn read(stream: &str) -> (String, Result<Counted, ClientError>) {
         let mut text = String::new();
         let outcome = read_stream(stream.as_bytes(), &mut |piece| {
-            text.push_str(piece);
+            match piece {
+                Said::Thought(thought) => text.extend(["(", &thought, ")"]),
+                Said::Text(more) => text.push_str(&more),
+            }
             ControlFlow::Continue(())
         });
         (text, outcome)
@@ -197,12 +218,13 @@ mod tests {
         let (text, outcome) = read(concat!(
             ": keep-alive\n\n",
             "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
-            "data: {\"choices\":[{\"delta\":{\"content\":\"Hi \"}}]}\n\n",
+            "data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"Hm\"}}]}\n\n",
+            "data: {\"choices\":[{\"delta\":{\"reasoning\":\"m\",\"content\":\"Hi \"}}]}\n\n",
             "data: {\"choices\":[{\"delta\":{\"content\":\"there\"}}],\"usage\":null}\n\n",
             "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\n",
             "data: [DONE]\n\n",
         ));
-        assert_eq!(text, "Hi there");
+        assert_eq!(text, "(Hm)(m)Hi there");
         let counted = outcome.expect("whole");
         assert_eq!(counted, Counted { prompt_tokens: 3, completion_tokens: 2 });
     }

@@ -1,5 +1,5 @@
-//! An answer as server-sent events: the role, the text as it comes, the reason of the end, the
-//! usage if it was asked for, `[DONE]`. While nothing comes, a comment every [`KEEP_ALIVE`].
+//! An answer as server-sent events: the role; reasoning, text and tool calls as they come; the reason
+//! of the end, the usage if it was asked for, `[DONE]`. While nothing comes, a comment every [`KEEP_ALIVE`].
 //!
 //! An answer that fails after its stream began ends with an error event and without `[DONE]`.
 
@@ -13,9 +13,11 @@ use futures::stream::unfold;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::node::handle;
+
 use super::chat::{End, Label, Piece, Source};
 use super::error::ApiError;
-use super::wire::{Chunk, ChunkChoice, Delta, FINGERPRINT, Logprobs, Spent, UsageSlot};
+use super::wire::{Call, Chunk, ChunkChoice, Delta, FINGERPRINT, Logprobs, Spent, UsageSlot};
 
 /// The longest silence on a stream.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -27,7 +29,8 @@ pub fn events(
     first: Option<Piece>,
     include_usage: bool,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let mut answer = Answer { label, source: Some(source), include_usage, due: VecDeque::new() };
+    let due = VecDeque::new();
+    let mut answer = Answer { label, source: Some(source), include_usage, calls: 0, due };
     answer.role();
     if let Some(piece) = first {
         answer.piece(Ok(piece));
@@ -40,7 +43,9 @@ struct Answer {
     /// None once nothing more will come.
     source: Option<Source>,
     include_usage: bool,
-    /// Events to send before the source is asked again: at most four.
+    /// Calls so far.
+    calls: usize,
+    /// Events to send before the source is asked again: at most four, and one for each call of a piece.
     due: VecDeque<Bytes>,
 }
 
@@ -59,14 +64,7 @@ impl Answer {
 
     fn piece(&mut self, piece: Result<Piece, ApiError>) {
         match piece {
-            Ok(Piece::Delta(delta)) => {
-                let logprobs = Some(delta.tokens).filter(|tokens| !tokens.is_empty());
-                self.choice(ChunkChoice {
-                    delta: Delta { role: None, content: Some(&delta.text) },
-                    logprobs: logprobs.map(Logprobs::new),
-                    ..ChunkChoice::default()
-                });
-            }
+            Ok(Piece::Delta(delta)) => self.delta(delta),
             Ok(Piece::End(end)) => {
                 self.source = None;
                 self.end(end);
@@ -78,8 +76,31 @@ impl Answer {
         }
     }
 
+    /// Thoughts, words and each call in an event of its own; log probabilities are in the first.
+    fn delta(&mut self, delta: handle::Delta) {
+        let handle::Delta { text, reasoning, calls, tokens } = delta;
+        let mut logprobs = Some(tokens).filter(|tokens| !tokens.is_empty()).map(Logprobs::new);
+        let id = self.label.id.clone();
+        let mut deltas = Vec::with_capacity(calls.len() + 2);
+        if !reasoning.is_empty() {
+            deltas.push(Delta { reasoning_content: Some(&reasoning), ..Delta::default() });
+        }
+        if !text.is_empty() || (reasoning.is_empty() && calls.is_empty()) {
+            deltas.push(Delta { content: Some(&text), ..Delta::default() });
+        }
+        for call in &calls {
+            let tool_calls = vec![Call::streamed(&id, self.calls, call)];
+            deltas.push(Delta { tool_calls, ..Delta::default() });
+            self.calls += 1;
+        }
+        for delta in deltas {
+            let logprobs = logprobs.take();
+            self.choice(ChunkChoice { delta, logprobs, ..ChunkChoice::default() });
+        }
+    }
+
     fn role(&mut self) {
-        let delta = Delta { role: Some("assistant"), content: Some("") };
+        let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
         self.choice(ChunkChoice { delta, ..ChunkChoice::default() });
     }
 

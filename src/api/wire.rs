@@ -1,9 +1,11 @@
 //! The JSON of answers. Field order is the order on the wire; tests hold it byte for byte.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use daisy_proto::local::{FinishReason, Timings};
 use serde::Serialize;
 
-use crate::node::handle::{Likelihood, ServedModel, TokenLikelihood, TokenText};
+use crate::node::handle::{Likelihood, ServedModel, TokenLikelihood, TokenText, ToolCall};
 
 use super::error::ErrorFields;
 
@@ -31,8 +33,56 @@ pub struct Choice<'a> {
 #[derive(Debug, Serialize)]
 pub struct Message<'a> {
     pub role: &'static str,
-    pub content: &'a str,
+    /// Null beside calls where nothing was said.
+    pub content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<Call<'a>>,
     pub refusal: (),
+}
+
+/// A call of a tool; in a stream with its place among the answer's calls.
+#[derive(Debug, Serialize)]
+pub struct Call<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    id: String,
+    r#type: &'static str,
+    function: CalledFunction<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct CalledFunction<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+impl<'a> Call<'a> {
+    /// The call at `at` of the answer `answer`.
+    pub fn new(answer: &str, at: usize, call: &'a ToolCall) -> Self {
+        let function = CalledFunction { name: &call.name, arguments: &call.arguments };
+        Self { index: None, id: call_id(answer, at), r#type: "function", function }
+    }
+
+    /// The same as a part of a stream.
+    pub fn streamed(answer: &str, at: usize, call: &'a ToolCall) -> Self {
+        Self { index: Some(at), ..Self::new(answer, at, call) }
+    }
+}
+
+/// Nine letters and digits, because Mistral's templates refuse any other id when it comes back.
+/// Answers have unique ids, and so have their calls.
+fn call_id(answer: &str, at: usize) -> String {
+    let mut hasher = DefaultHasher::new();
+    (answer, at).hash(&mut hasher);
+    let mut rest = hasher.finish();
+    let mut id = String::with_capacity(CALL_ID_CHARS);
+    for _ in 0..CALL_ID_CHARS {
+        id.push(char::from(CALL_ID_ALPHABET[(rest % 62) as usize]));
+        rest /= 62;
+    }
+    id
 }
 
 /// One event of a stream.
@@ -109,6 +159,10 @@ pub struct Delta<'a> {
     pub role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<Call<'a>>,
 }
 
 /// In a stream whose client asked for usage, every chunk but the last says `null`.
@@ -180,9 +234,11 @@ fn rate(tokens: u32, us: u64) -> Option<f64> {
     (us > 0).then(|| (f64::from(tokens) * 1e5 / ms(us)).round() / 1e2)
 }
 
-/// OpenAI's word; none for a sequence that did not end by itself.
-pub fn finish_word(reason: FinishReason) -> Option<&'static str> {
+/// OpenAI's word; none for a sequence that did not end by itself. An answer that calls tools ended
+/// for their sake.
+pub fn finish_word(reason: FinishReason, has_calls: bool) -> Option<&'static str> {
     match reason {
+        FinishReason::Stop if has_calls => Some("tool_calls"),
         FinishReason::Stop => Some("stop"),
         FinishReason::Length => Some("length"),
         FinishReason::Cancelled => None,
@@ -238,3 +294,6 @@ pub struct Progress {
 pub const FINGERPRINT: &str = concat!("daisy-", env!("CARGO_PKG_VERSION"));
 /// What stands for the logarithm of a probability of 0.
 const LEAST_LOGPROB: f32 = -9999.0;
+const CALL_ID_CHARS: usize = 9;
+const CALL_ID_ALPHABET: &[u8; 62] =
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

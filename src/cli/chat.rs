@@ -13,8 +13,7 @@ use tokio::sync::mpsc;
 
 use super::cluster::runtime;
 use super::{Failure, home, render};
-use crate::api::client::{Client, ClientError, Counted, Options};
-use crate::node::handle::ChatMessage;
+use crate::api::client::{ChatMessage, Client, ClientError, Counted, Options, Said};
 
 #[derive(Debug, Args)]
 pub(crate) struct Chat {
@@ -126,18 +125,17 @@ impl Talk {
     /// Asks, shows the answer as it comes, and keeps both; Ctrl+C ends the answer, not the talk.
     async fn ask(&mut self, client: &Client, options: &Options, question: &str) {
         self.messages.push(message("user", question));
-        let (pieces_in, mut pieces) = mpsc::channel::<String>(PIECES_MAX);
+        let (pieces_in, mut pieces) = mpsc::channel::<Said>(PIECES_MAX);
         let (client, options, messages) = (client.clone(), options.clone(), self.messages.clone());
         let began = Instant::now();
         let asked = tokio::task::spawn_blocking(move || {
-            client.chat(&messages, &options, &mut |text| match pieces_in
-                .blocking_send(text.to_owned())
-            {
+            client.chat(&messages, &options, &mut |said| match pieces_in.blocking_send(said) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             })
         });
         let mut answer = String::new();
+        let mut is_thinking = false;
         let (mut first, mut last) = (None, began);
         loop {
             tokio::select! {
@@ -145,8 +143,19 @@ impl Talk {
                     Some(piece) => {
                         last = Instant::now();
                         first.get_or_insert(last);
-                        render::chat_piece(&piece);
-                        answer.push_str(&piece);
+                        match piece {
+                            Said::Thought(thought) => {
+                                is_thinking = true;
+                                render::chat_thought(&thought);
+                            }
+                            Said::Text(text) => {
+                                if std::mem::take(&mut is_thinking) {
+                                    render::chat_thought_ends();
+                                }
+                                render::chat_piece(&text);
+                                answer.push_str(&text);
+                            }
+                        }
                     }
                     None => break,
                 },

@@ -559,6 +559,15 @@ pub(crate) fn chat_piece(text: &str) {
     let _ = std::io::stdout().flush();
 }
 
+/// What the model thinks is no part of its answer, so it stays out of what may be piped on.
+pub(crate) fn chat_thought(text: &str) {
+    eprint!("{text}");
+}
+
+pub(crate) fn chat_thought_ends() {
+    eprintln!("\n");
+}
+
 pub(crate) fn chat_stopped() {
     eprintln!(" [stopped]");
 }

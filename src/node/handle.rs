@@ -1,11 +1,13 @@
 //! What the HTTP side sees of a node: one handle. It knows neither ranks nor peers, and the node
-//! behind it knows nothing of HTTP or JSON.
+//! behind it knows nothing of HTTP; JSON it knows as what a chat template is given.
 
 use std::sync::Arc;
 
 use daisy_proto::Sampling;
 use daisy_proto::local::{FinishReason, Timings};
 use tokio::sync::{mpsc, oneshot, watch};
+
+pub use crate::text::{Conversation, ToolCall};
 
 /// Submissions that wait for the node's loop; the request queue proper is the node's.
 pub const SUBMISSIONS_MAX: usize = 64;
@@ -65,7 +67,10 @@ pub enum Readiness {
 pub struct ChatRequest {
     /// Unique; also in the response's header, body and logs.
     pub id: String,
-    pub messages: Vec<ChatMessage>,
+    /// Where it has tools, their calls are looked for in the answer.
+    pub conversation: Conversation,
+    /// Whether the answer may hold more than one call.
+    pub parallel_calls: bool,
     /// None: what the context leaves.
     pub max_tokens: Option<u32>,
     /// But for its seed, which is set at admission.
@@ -80,12 +85,6 @@ pub struct ChatRequest {
     pub logprobs: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChatMessage {
-    pub role: String,
-    pub content: String,
-}
-
 /// A request that was admitted. Dropping it cancels the sequence on every rank.
 #[derive(Debug)]
 pub struct Generation {
@@ -97,8 +96,12 @@ pub struct Generation {
 /// More of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Delta {
-    /// Never half a character, and nothing of a stop string.
+    /// What the model says. Never half a character, and nothing of a stop string.
     pub text: String,
+    /// What it thought before.
+    pub reasoning: String,
+    /// Whole calls, in their order.
+    pub calls: Vec<ToolCall>,
     /// The tokens whose text is all there now, if log probabilities were asked for.
     pub tokens: Vec<TokenLikelihood>,
 }
@@ -153,11 +156,16 @@ pub enum SubmitError {
 
 impl Delta {
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.tokens.is_empty()
+        self.text.is_empty()
+            && self.reasoning.is_empty()
+            && self.calls.is_empty()
+            && self.tokens.is_empty()
     }
 
     pub fn append(&mut self, mut more: Self) {
         self.text.push_str(&more.text);
+        self.reasoning.push_str(&more.reasoning);
+        self.calls.append(&mut more.calls);
         self.tokens.append(&mut more.tokens);
     }
 }

@@ -12,7 +12,7 @@ use super::answer::{Answer, likelihood};
 use super::handle::{
     ChatRequest, Delta, EVENTS_MAX, Generation, GenerationEvent, Serving, Submission, SubmitError,
 };
-use crate::text::{Message, TextError, TextModel};
+use crate::text::{OutputParser, TextError, TextModel, Tools};
 
 /// What reaches the requests of a pipeline.
 #[derive(Debug)]
@@ -56,7 +56,13 @@ struct Active {
     completion_tokens: u32,
 }
 
-type Encoded = (Submission, Result<Vec<u32>, TextError>);
+type Encoded = (Submission, Result<Prompt, TextError>);
+
+/// A prompt, and what takes the answer to it apart.
+struct Prompt {
+    tokens: Vec<u32>,
+    output: OutputParser,
+}
 
 impl Requests {
     pub(crate) fn new(
@@ -138,12 +144,12 @@ impl Requests {
     async fn admit(
         &mut self,
         submission: Submission,
-        prompt: Result<Vec<u32>, TextError>,
+        prompt: Result<Prompt, TextError>,
         left: &mpsc::Sender<SeqId>,
     ) {
         let Submission { request, reply } = submission;
         let admitted = self.admission(&request, prompt);
-        let (admit, prompt_tokens) = match admitted {
+        let (admit, prompt_tokens, output) = match admitted {
             Ok(admitted) => admitted,
             Err(error) => {
                 let _ = reply.send(Err(error));
@@ -164,7 +170,7 @@ impl Requests {
         tracing::info!(id = request.id, %seq, prompt_tokens, max_tokens = admit.max_tokens, "request admitted");
         let active = Active {
             events,
-            answer: Answer::new(&self.text, &request.stop),
+            answer: Answer::new(&self.text, &request.stop, output),
             backlog: Delta::default(),
             completion_tokens: 0,
         };
@@ -177,12 +183,12 @@ impl Requests {
     fn admission(
         &mut self,
         request: &ChatRequest,
-        prompt: Result<Vec<u32>, TextError>,
-    ) -> Result<(Admit, u32), SubmitError> {
+        prompt: Result<Prompt, TextError>,
+    ) -> Result<(Admit, u32, OutputParser), SubmitError> {
         self.may_enter()?;
         let invalid = |message| SubmitError::Invalid { param: "messages", message };
-        let prompt = prompt.map_err(|error| invalid(error.to_string()))?;
-        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let Prompt { tokens, output } = prompt.map_err(|error| invalid(error.to_string()))?;
+        let prompt_tokens = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         if prompt_tokens == 0 {
             return Err(invalid("the messages give an empty prompt".to_owned()));
         }
@@ -204,14 +210,14 @@ impl Requests {
         self.next_seq += 1;
         let admit = Admit {
             seq,
-            prompt,
+            prompt: tokens,
             max_tokens: request.max_tokens.map_or(room, |max| max.min(room)),
             eos: self.text.eos().to_vec(),
             sampling: Sampling { seed, ..request.sampling },
             bias: request.bias.clone(),
             logprobs: request.logprobs,
         };
-        Ok((admit, prompt_tokens))
+        Ok((admit, prompt_tokens, output))
     }
 
     async fn input(&mut self, input: Input) {
@@ -253,7 +259,7 @@ impl Requests {
             return false;
         }
         let likelihood = logprobs.map(|logprobs| likelihood(&self.text, token, logprobs));
-        let delta = active.answer.push(token, likelihood);
+        let delta = active.answer.push(&self.text, token, likelihood);
         active.emit(delta);
         active.answer.is_stopped()
     }
@@ -304,13 +310,11 @@ impl Active {
     }
 }
 
-fn encode(text: &TextModel, request: &ChatRequest, context: u32) -> Result<Vec<u32>, TextError> {
-    let messages: Vec<Message<'_>> = request
-        .messages
-        .iter()
-        .map(|message| Message { role: &message.role, content: &message.content })
-        .collect();
-    text.encode_within(&text.render(&messages)?, context)
+fn encode(text: &TextModel, request: &ChatRequest, context: u32) -> Result<Prompt, TextError> {
+    let rendered = text.render(&request.conversation)?;
+    let tokens = text.encode_within(&rendered, context)?;
+    let tools = Tools::new(&request.conversation.tools);
+    Ok(Prompt { tokens, output: text.output(&rendered, tools, request.parallel_calls) })
 }
 
 fn random() -> Result<u64, SubmitError> {

@@ -12,12 +12,20 @@ use super::TextError;
 /// What the files say.
 pub(super) struct Files {
     pub tokenizer: Vec<u8>,
-    /// The chat template and the file it stands in.
-    pub template: Option<(PathBuf, String)>,
+    /// The chat template; none: the model was not made to chat.
+    pub template: Option<Source>,
+    /// A template of its own for conversations with tools.
+    pub tool_template: Option<Source>,
     /// Special tokens by their role, such as `bos_token`.
     pub special: BTreeMap<&'static str, String>,
     /// Ids that end an answer, from every file that names some.
     pub eos: Vec<u32>,
+}
+
+/// A template's text and the file it stands in.
+pub(super) struct Source {
+    pub file: PathBuf,
+    pub text: String,
 }
 
 impl Files {
@@ -37,7 +45,8 @@ impl Files {
                 special.insert(*role, token);
             }
         }
-        Ok(Self { tokenizer, template: template(dir, &config)?, special, eos })
+        let (template, tool_template) = templates(dir, &config)?;
+        Ok(Self { tokenizer, template, tool_template, special, eos })
     }
 
     pub fn special(&self, role: &str) -> Option<&str> {
@@ -45,34 +54,42 @@ impl Files {
     }
 }
 
-/// A template may stand in a file of its own, which then counts, or in the tokenizer's config:
-/// there as text or as a list of named ones.
-fn template(dir: &Path, config: &Json) -> Result<Option<(PathBuf, String)>, TextError> {
-    let file = dir.join("chat_template.jinja");
-    if let Some(source) = bytes(&file)? {
-        return match String::from_utf8(source) {
-            Ok(source) => Ok(Some((file, source))),
-            Err(error) => Err(TextError::Damaged { file, reason: error.to_string() }),
-        };
+/// The template, and that for tools, as transformers finds them: those that stand in files of their
+/// own count, else the tokenizer's config holds a text or a list of named ones.
+fn templates(dir: &Path, config: &Json) -> Result<(Option<Source>, Option<Source>), TextError> {
+    let default = file_template(dir.join("chat_template.jinja"))?;
+    if default.is_some() {
+        let named = dir.join("additional_chat_templates").join(format!("{FOR_TOOLS}.jinja"));
+        return Ok((default, file_template(named)?));
     }
     let separate = Json::read(dir.join("chat_template.json"))?;
     for json in [config, &separate] {
-        let source = match json.fields.get(CHAT_TEMPLATE) {
+        let source = |text: &str| Source { file: json.file.clone(), text: text.to_owned() };
+        let named = |named: &[Value], name| {
+            let template = named.iter().find(|template| template["name"] == name);
+            template.and_then(|template| template["template"].as_str()).map(source)
+        };
+        let (default, for_tools) = match json.fields.get(CHAT_TEMPLATE) {
             None | Some(Value::Null) => continue,
-            Some(Value::String(source)) => Some(source.as_str()),
-            Some(Value::Array(named)) => named
-                .iter()
-                .find(|template| template["name"] == "default")
-                .and_then(|template| template["template"].as_str()),
-            Some(_) => None,
+            Some(Value::String(text)) => (Some(source(text)), None),
+            Some(Value::Array(list)) => (named(list, "default"), named(list, FOR_TOOLS)),
+            Some(_) => (None, None),
         };
         let expected = "a text, or a list with one named `default`";
-        return match source {
-            Some(source) => Ok(Some((json.file.clone(), source.to_owned()))),
+        return match default {
+            Some(default) => Ok((Some(default), for_tools)),
             None => Err(json.fault(CHAT_TEMPLATE, expected)),
         };
     }
-    Ok(None)
+    Ok((None, None))
+}
+
+fn file_template(file: PathBuf) -> Result<Option<Source>, TextError> {
+    let Some(text) = bytes(&file)? else { return Ok(None) };
+    match String::from_utf8(text) {
+        Ok(text) => Ok(Some(Source { file, text })),
+        Err(error) => Err(TextError::Damaged { file, reason: error.to_string() }),
+    }
 }
 
 /// A file that holds a JSON object; one that is not there holds an empty one.
@@ -147,6 +164,8 @@ fn bytes(file: &Path) -> Result<Option<Vec<u8>>, TextError> {
 
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 const CHAT_TEMPLATE: &str = "chat_template";
+/// What a template is called that counts where tools are on offer.
+const FOR_TOOLS: &str = "tool_use";
 /// Roles that templates may ask for.
 const SPECIAL_ROLES: &[&str] =
     &["bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"];

@@ -5,11 +5,13 @@
 //! template's business: messages go in as they are, and what the template refuses is an error.
 //!
 //! Start at [`TextModel`]; `template` renders, `detokenizer` turns tokens back into text, `stop` looks
-//! for stop strings in it.
+//! for stop strings in it, `output` takes an answer apart into reasoning, content and tool calls.
 
 mod clock;
+mod conversation;
 mod detokenizer;
 mod files;
+mod output;
 mod stop;
 mod template;
 
@@ -22,26 +24,29 @@ use std::time::SystemTime;
 
 use tokenizers::Tokenizer;
 
+pub use conversation::Conversation;
 pub use detokenizer::Detokenizer;
 use detokenizer::Vocabulary;
-use files::Files;
+use files::{Files, Source};
+use output::Markup;
+pub use output::{OutputParser, Parts, ToolCall, Tools};
 pub use stop::StopMatcher;
 use template::ChatTemplate;
 
 /// What a checkpoint says about text. Shared between tasks; nothing in it changes.
 pub struct TextModel {
     vocabulary: Arc<Vocabulary>,
-    template: Option<ChatTemplate>,
+    templates: Option<Templates>,
+    markup: Markup,
     eos: Vec<u32>,
     vocab_size: usize,
     longest_token_bytes: usize,
 }
 
-/// One message of a conversation, as the template sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message<'a> {
-    pub role: &'a str,
-    pub content: &'a str,
+/// A model's chat templates.
+struct Templates {
+    default: ChatTemplate,
+    for_tools: Option<ChatTemplate>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -93,18 +98,26 @@ impl TextModel {
         eos.extend(files.special("eos_token").and_then(|token| tokenizer.token_to_id(token)));
         eos.sort_unstable();
         eos.dedup();
-        let template = match &files.template {
-            Some((file, source)) => Some(
-                ChatTemplate::parse(source, &files.special)
-                    .map_err(|reason| TextError::Template { file: file.clone(), reason })?,
-            ),
+        let compiled = |source: &Source| {
+            ChatTemplate::parse(&source.text, &files.special)
+                .map_err(|reason| TextError::Template { file: source.file.clone(), reason })
+        };
+        let templates = match &files.template {
+            Some(default) => Some(Templates {
+                default: compiled(default)?,
+                for_tools: files.tool_template.as_ref().map(compiled).transpose()?,
+            }),
             None => None,
         };
+        let sources = files.template.iter().chain(&files.tool_template);
+        let sources: String = sources.map(|source| source.text.as_str()).collect();
+        let markup = Markup::of(&sources, |marker| tokenizer.token_to_id(marker));
         let vocabulary = Vocabulary::new(tokenizer)
             .map_err(|decoder| TextError::Decoder { file: dir.join(files::TOKENIZER), decoder })?;
         Ok(Self {
             vocabulary: Arc::new(vocabulary),
-            template,
+            templates,
+            markup,
             eos,
             vocab_size,
             longest_token_bytes,
@@ -121,18 +134,24 @@ impl TextModel {
         self.vocab_size
     }
 
-    /// The prompt for `messages`, up to where the model's answer begins.
-    pub fn render(&self, messages: &[Message<'_>]) -> Result<String, TextError> {
-        self.render_at(messages, SystemTime::now())
+    /// The prompt for a conversation, up to where the model's answer begins.
+    pub fn render(&self, conversation: &Conversation) -> Result<String, TextError> {
+        self.render_at(conversation, SystemTime::now())
     }
 
     /// [`Self::render`] at a given time, which templates may write into the prompt (as UTC).
     pub fn render_at(
         &self,
-        messages: &[Message<'_>],
+        conversation: &Conversation,
         now: SystemTime,
     ) -> Result<String, TextError> {
-        self.template.as_ref().ok_or(TextError::NoTemplate)?.render(messages, now)
+        let templates = self.templates.as_ref().ok_or(TextError::NoTemplate)?;
+        let template = templates.for_tools(!conversation.tools.is_empty());
+        if template.reads_parts() || !conversation.has_parts() {
+            template.render(conversation, now)
+        } else {
+            template.render(&conversation.with_plain_contents(), now)
+        }
     }
 
     /// Token ids of a rendered prompt. The template has written every special token already, so
@@ -160,9 +179,25 @@ impl TextModel {
         self.encode(rendered)
     }
 
+    /// What takes the answer to `rendered` apart, which has at most one call unless `parallel`.
+    pub fn output(&self, rendered: &str, tools: Tools, parallel: bool) -> OutputParser {
+        OutputParser::new(self.markup.clone(), tools, parallel, output::opens_reasoning(rendered))
+    }
+
+    /// The marker that a token is, by which an answer is taken apart.
+    pub fn marker(&self, token: u32) -> Option<&'static str> {
+        self.markup.marker(token)
+    }
+
     /// A fresh detokenizer for one answer.
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.vocabulary))
+    }
+}
+
+impl Templates {
+    fn for_tools(&self, has_tools: bool) -> &ChatTemplate {
+        self.for_tools.as_ref().filter(|_| has_tools).unwrap_or(&self.default)
     }
 }
 

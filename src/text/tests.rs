@@ -43,13 +43,16 @@ fn open(files: &[(&str, &str)]) -> Result<TextModel, TextError> {
     TextModel::open(directory(files).path())
 }
 
-const ONE: &[Message<'_>] = &[Message { role: "user", content: "abc" }];
+fn one() -> Conversation {
+    let messages = vec![json!({"role": "user", "content": "abc"})];
+    Conversation { messages, ..Conversation::default() }
+}
 
 #[test]
 fn a_prompt_becomes_tokens_and_tokens_text() {
     let config = r#"{"bos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}{{ messages[0].content }}"}"#;
     let model = open(&[("tokenizer_config.json", config)]).expect("valid");
-    let rendered = model.render(ONE).expect("rendered");
+    let rendered = model.render(&one()).expect("rendered");
     assert_eq!(rendered, "<s>abc");
     // One <s>, which the template wrote; nothing cut, nothing padded.
     assert_eq!(model.encode(&rendered).expect("tokens"), [4, 0, 1, 2]);
@@ -129,10 +132,48 @@ fn templates_come_from_their_file_first() {
         ),
     ] {
         let files: Vec<(&str, &str)> = files.iter().map(|(n, text)| (*n, text.as_str())).collect();
-        assert_eq!(open(&files).expect("valid").render(ONE).expect("rendered"), expected);
+        assert_eq!(open(&files).expect("valid").render(&one()).expect("rendered"), expected);
     }
-    let none = open(&[]).expect("valid").render(ONE).expect_err("no template").to_string();
+    let none = open(&[]).expect("valid").render(&one()).expect_err("no template").to_string();
     assert!(none.contains("no chat template"), "{none}");
+}
+
+#[test]
+fn tools_may_have_a_template_of_their_own() {
+    let listed = r#"{"chat_template": [{"name": "default", "template": "plain"},
+                     {"name": "tool_use", "template": "{{ tools | length }}"}]}"#;
+    let dir = directory(&[("chat_template.jinja", "plain"), ("tokenizer_config.json", listed)]);
+    let in_files = || TextModel::open(dir.path()).expect("valid");
+    let mut with_tools = one();
+    with_tools.tools = vec![json!({"type": "function", "function": {"name": "f"}}); 3];
+    let rendered = |model: &TextModel| {
+        [one(), with_tools.clone()]
+            .map(|conversation| model.render(&conversation).expect("rendered"))
+    };
+    let model = open(&[("tokenizer_config.json", listed)]).expect("valid");
+    assert_eq!(rendered(&model), ["plain", "3"]);
+    // A file hides all that the config says.
+    assert_eq!(rendered(&in_files()), ["plain", "plain"]);
+    let more = dir.path().join("additional_chat_templates");
+    fs::create_dir(&more).expect("made");
+    fs::write(more.join("tool_use.jinja"), "from a file").expect("written");
+    assert_eq!(rendered(&in_files()), ["plain", "from a file"]);
+    fs::write(more.join("tool_use.jinja"), "{% if %}").expect("written");
+    let error = TextModel::open(dir.path()).expect_err("no template").to_string();
+    assert!(error.contains("tool_use.jinja") && error.contains("syntax error"), "{error}");
+}
+
+#[test]
+fn several_parts_are_joined_for_templates_that_read_none() {
+    let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+    let messages = vec![json!({"role": "user", "content": parts})];
+    let conversation = Conversation { messages, ..Conversation::default() };
+    let reads = "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}\
+                 {% for part in messages[0].content %}{{ part.text }}{% endfor %}{% endif %}";
+    for (template, expected) in [("{{ messages[0].content }}", "a\nb"), (reads, "ab")] {
+        let model = open(&[("chat_template.jinja", template)]).expect("valid");
+        assert_eq!(model.render(&conversation).expect("rendered"), expected);
+    }
 }
 
 #[test]

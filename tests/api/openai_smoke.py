@@ -206,6 +206,8 @@ def errors_are_the_clients_own(client):
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"n": 2}, "n"),
         ({"messages": []}, "messages"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
     ):
         try:
             ask(client, **more)
@@ -219,6 +221,17 @@ def errors_are_the_clients_own(client):
         assert error.code == "model_not_found"
     else:
         raise AssertionError("another model answered")
+
+
+def tools_are_taken_and_history_is_rendered(client):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    # Without constraints a small model says what it says: the model's template does not show it any tool.
+    assert text(client, tools=tools) == greedy_text(client)
+    assert text(client, tools=tools, tool_choice="none", parallel_tool_calls=False) == greedy_text(client)
+    assert text(client, extra_body={"chat_template_kwargs": {"enable_thinking": False}}) == greedy_text(client)
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "abcdefghi", "content": "Paris"}]
+    assert ask(client, messages=called, tools=tools).usage.prompt_tokens > greedy(client).usage.prompt_tokens
 
 
 def a_stream_can_be_left(client):
@@ -237,6 +250,7 @@ CHECKS = [
     a_seed_decides,
     parameters_change_the_draw,
     errors_are_the_clients_own,
+    tools_are_taken_and_history_is_rendered,
     a_stream_can_be_left,
 ]
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use daisy::model::{ModelConfig, ModelSpec};
 use daisy::store::Checkpoint;
-use daisy::text::{Message, TextModel};
+use daisy::text::{Conversation, TextModel};
 use daisy_proto::{LayerRange, Rank, Shard};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -61,9 +61,10 @@ fn judge(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<(), String> {
 }
 
 fn talk(text: &TextModel) -> Result<(), String> {
-    let message =
-        Message { role: "user", content: "Say grüß Gott, 12 times: 你好 \u{1f600}\0" };
-    let rendered = text.render(&[message]).map_err(|error| error.to_string())?;
+    let content = "Say grüß Gott, 12 times: 你好 \u{1f600}\0";
+    let messages = vec![serde_json::json!({"role": "user", "content": content})];
+    let conversation = Conversation { messages, ..Conversation::default() };
+    let rendered = text.render(&conversation).map_err(|error| error.to_string())?;
     let tokens = text.encode(&rendered).map_err(|error| error.to_string())?;
     let mut detokenizer = text.detokenizer();
     for token in tokens.into_iter().chain(0..300).chain([u32::MAX]) {

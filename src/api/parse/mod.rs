@@ -13,10 +13,11 @@ mod refused;
 mod sampling;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 use serde_json::Value;
 
-use crate::node::handle::{ChatRequest, ServedModel};
+use crate::node::handle::{ChatRequest, Conversation, ServedModel};
 
 use field::{Fields, given};
 
@@ -87,7 +88,12 @@ pub fn chat(body: &[u8], served: &ServedModel, id: String) -> Result<Chat, Parse
     Ok(Chat {
         request: ChatRequest {
             id,
-            messages: messages::read(fields.required("messages", messages::WANTED)?)?,
+            conversation: Conversation {
+                messages: messages::read(fields.required("messages", messages::WANTED)?)?,
+                tools: tools::tools(&fields)?,
+                variables: tools::template_variables(&fields)?,
+            },
+            parallel_calls: fields.boolean("parallel_tool_calls")?.unwrap_or(true),
             max_tokens: max_tokens(&fields)?,
             sampling: sampling::sampling(&fields)?,
             seed: sampling::seed(&fields)?,

@@ -9,8 +9,7 @@ use super::field::{Fields, given};
 
 /// Refuses the first field that asks for more than its default.
 pub fn check(fields: &Fields<'_>) -> Result<(), ParseError> {
-    // Without tools their parallelism changes nothing, and a user's name never does.
-    fields.boolean("parallel_tool_calls")?;
+    // A user's name changes nothing.
     fields.string("user")?;
     for (name, harmless, is_harmless) in NOT_YET {
         if let Some(value) = fields.optional(name).filter(|value| !is_harmless(value)) {
@@ -26,8 +25,6 @@ type NotYet = (&'static str, &'static str, fn(&Value) -> bool);
 
 const NOT_YET: &[NotYet] = &[
     ("n", "1", |value| value.as_u64() == Some(1)),
-    ("tools", "an empty list", empty_list),
-    ("tool_choice", "\"auto\" or \"none\"", auto_or_none),
     ("functions", "an empty list", empty_list),
     ("function_call", "\"auto\" or \"none\"", auto_or_none),
     ("response_format", "{\"type\": \"text\"}", |value| {
@@ -35,7 +32,6 @@ const NOT_YET: &[NotYet] = &[
     }),
     ("reasoning_effort", "null", never),
     ("verbosity", "\"medium\"", |value| value.as_str() == Some("medium")),
-    ("chat_template_kwargs", "an empty object", empty_object),
     ("modalities", "[\"text\"]", |value| {
         value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))
     }),
@@ -45,10 +41,6 @@ const NOT_YET: &[NotYet] = &[
 
 fn empty_list(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty)
-}
-
-fn empty_object(value: &Value) -> bool {
-    value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
 fn auto_or_none(value: &Value) -> bool {

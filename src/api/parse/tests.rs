@@ -2,7 +2,6 @@ use daisy_proto::Sampling;
 use serde_json::json;
 
 use super::*;
-use crate::node::handle::ChatMessage;
 
 fn served() -> ServedModel {
     ServedModel { id: "org/tiny-llama".to_owned(), context: 2048, created: 7 }
@@ -19,13 +18,9 @@ fn with(field: &str, value: &str) -> String {
     )
 }
 
-fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content: content.to_owned() }
-}
-
-fn messages(value: &serde_json::Value) -> Result<Vec<ChatMessage>, ParseError> {
+fn messages(value: &Value) -> Result<Vec<Value>, ParseError> {
     let body = json!({"model": "default", "messages": value}).to_string();
-    read(body).map(|chat| chat.request.messages)
+    read(body).map(|chat| chat.request.conversation.messages)
 }
 
 #[test]
@@ -33,7 +28,11 @@ fn the_least_request_has_the_defaults() {
     let chat = read(r#"{"model":"default","messages":[{"role":"user","content":"hi"}]}"#).unwrap();
     let request = ChatRequest {
         id: "chatcmpl-1".to_owned(),
-        messages: vec![message("user", "hi")],
+        conversation: Conversation {
+            messages: vec![json!({"role": "user", "content": "hi"})],
+            ..Conversation::default()
+        },
+        parallel_calls: true,
         max_tokens: None,
         sampling: Sampling { temperature: 1.0, ..Sampling::greedy() },
         seed: None,
@@ -66,7 +65,10 @@ fn null_means_the_default_but_for_what_is_required() {
         "top_logprobs",
         "n",
         "user",
+        "tools",
+        "tool_choice",
         "parallel_tool_calls",
+        "chat_template_kwargs",
     ];
     for field in optional.into_iter().chain(NOT_YET) {
         assert_eq!(read(with(field, "null")).unwrap(), plain, "{field}");
@@ -78,16 +80,13 @@ fn null_means_the_default_but_for_what_is_required() {
     }
 }
 
-const NOT_YET: [&str; 12] = [
+const NOT_YET: [&str; 9] = [
     "n",
-    "tools",
-    "tool_choice",
     "functions",
     "function_call",
     "response_format",
     "reasoning_effort",
     "verbosity",
-    "chat_template_kwargs",
     "modalities",
     "audio",
     "web_search_options",
@@ -176,6 +175,10 @@ fn wrong_types_and_ranges_name_the_field_the_bound_and_the_value() {
         ("stream_options", &["0", "true", "\"x\"", "[]"], "an object"),
         ("user", &["1", "[]"], "a string"),
         ("parallel_tool_calls", &["1", "\"true\""], "true or false"),
+        ("tools", &["1", "true", "{}", "\"f\""], "a list of at most 128 tools"),
+        ("chat_template_kwargs", &["1", "true", "[]", "\"x\""], "an object"),
+        ("chat_template_kwargs", &["{\"messages\":[]}"], "without messages"),
+        ("chat_template_kwargs", &["{\"x\":1,\"tools\":null}"], "without tools"),
     ];
     for (field, values, bound) in table {
         for value in *values {
@@ -292,8 +295,6 @@ fn what_is_not_supported_is_refused_by_name() {
     let table: &[(&str, &[&str], &[&str])] = &[
         // Field, what is refused, what is harmless.
         ("n", &["0", "2", "1.5", "\"1\"", "[]"], &["1"]),
-        ("tools", &["[{}]", "{}", "1"], &["[]"]),
-        ("tool_choice", &["\"required\"", "{}"], &["\"auto\"", "\"none\""]),
         ("functions", &["[{}]"], &["[]"]),
         ("function_call", &["{\"name\":\"f\"}"], &["\"none\""]),
         (
@@ -303,7 +304,6 @@ fn what_is_not_supported_is_refused_by_name() {
         ),
         ("reasoning_effort", &["\"low\"", "1"], &["null"]),
         ("verbosity", &["\"low\""], &["\"medium\""]),
-        ("chat_template_kwargs", &["{\"enable_thinking\":false}"], &["{}"]),
         ("modalities", &["[\"audio\"]", "[\"text\",\"audio\"]"], &["[\"text\"]"]),
         ("audio", &["{}"], &["null"]),
         ("web_search_options", &["{}"], &["null"]),
@@ -400,23 +400,100 @@ fn of_a_repeated_key_the_last_counts() {
 fn messages_that_are_right() {
     let read = messages(&json!([
         {"role": "system", "content": "a"},
-        {"role": "developer", "content": "b"},
-        {"role": "user", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": ""}]},
+        {"role": "developer", "content": "b", "reasoning": "not the assistant's"},
+        {"role": "user", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": "", "x": 1}]},
         {"role": "assistant", "content": null, "tool_calls": [], "refusal": null, "audio": null},
         {"role": "assistant"},
         {"role": "tool", "content": "d", "tool_call_id": "x", "name": null, "unknown": 1},
-        {"role": "user", "content": "", "name": "anna"},
+        {"role": "user", "content": [{"type": "text", "text": ""}], "name": "anna"},
+        {"role": "assistant", "content": "e", "reasoning": "f", "reasoning_content": null},
     ]));
-    let expected = [
-        ("system", "a"),
-        ("system", "b"),
-        ("user", "c\n"),
-        ("assistant", ""),
-        ("assistant", ""),
-        ("tool", "d"),
-        ("user", ""),
-    ];
-    assert_eq!(read.unwrap(), expected.map(|(role, content)| message(role, content)));
+    let expected = json!([
+        {"role": "system", "content": "a"},
+        {"role": "system", "content": "b"},
+        {"role": "user", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": ""}]},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": ""},
+        {"role": "tool", "content": "d", "tool_call_id": "x"},
+        {"role": "user", "content": "", "name": "anna"},
+        {"role": "assistant", "content": "e", "thinking": "f", "reasoning": "f", "reasoning_content": "f"},
+    ]);
+    assert_eq!(Value::Array(read.unwrap()), expected);
+}
+
+#[test]
+fn calls_in_the_history_become_what_templates_read() {
+    let call =
+        |function: Value| json!({"index": 0, "function": function, "id": "x", "type": "function"});
+    let given = json!([
+        call(json!({"name": "f", "arguments": "{\"b\": [1.5, null], \"a\": \"é\"}"})),
+        call(json!({"arguments": " ", "name": "g", "more": 1})),
+        call(json!({"name": "h", "arguments": {"a": 1}})),
+        {"function": {"name": "i", "arguments": null}, "id": null},
+    ]);
+    let message = json!([{"role": "assistant", "content": null, "tool_calls": given}]);
+    let read = messages(&message).unwrap();
+    // The order of keys, too, is the client's.
+    let expected = concat!(
+        r#"[{"function":{"name":"f","arguments":{"b":[1.5,null],"a":"é"}},"id":"x","type":"function"},"#,
+        r#"{"function":{"arguments":{},"name":"g"},"id":"x","type":"function"},"#,
+        r#"{"function":{"name":"h","arguments":{"a":1}},"id":"x","type":"function"},"#,
+        r#"{"function":{"name":"i","arguments":{}}}]"#,
+    );
+    assert_eq!(read[0]["tool_calls"].to_string(), expected);
+}
+
+#[test]
+fn tools_are_passed_on_as_they_are() {
+    let tools = json!([
+        {"type": "function", "function": {"parameters": {"z": 1, "a": {"type": ["null"]}}, "name": "f-1.x", "strict": false}},
+        {"function": {"name": "g", "description": null}, "type": "function", "more": 1},
+    ]);
+    let request =
+        |fields: &str| read(with("tools", &format!("{tools}{fields}"))).map(|chat| chat.request);
+    for fields in ["", r#","tool_choice":"auto""#, r#","tool_choice":null"#] {
+        let conversation = request(fields).unwrap().conversation;
+        assert_eq!(Value::Array(conversation.tools).to_string(), tools.to_string());
+    }
+    assert!(request(r#","tool_choice":"none""#).unwrap().conversation.tools.is_empty());
+    assert!(!request(r#","parallel_tool_calls":false"#).unwrap().parallel_calls);
+    let variables = json!({"enable_thinking": false, "x": {"b": 1, "a": null}});
+    let chat = read(with("chat_template_kwargs", &variables.to_string())).unwrap();
+    assert_eq!(Value::Object(chat.request.conversation.variables), variables);
+}
+
+#[test]
+fn tools_that_are_wrong_name_the_place() {
+    let function = |function: Value| json!([{"type": "function", "function": function}]);
+    let deep = json!([{"type": "function", "function": {"name": "f"}}, {"type": "web_search"}]);
+    for (tools, place) in [
+        (json!([1]), "tools[0]"),
+        (json!([{}]), "tools[0].type"),
+        (deep, "tools[1].type"),
+        (json!([{"type": "function"}]), "tools[0].function"),
+        (function(json!("f")), "tools[0].function"),
+        (function(json!({})), "tools[0].function.name"),
+        (function(json!({"name": ""})), "tools[0].function.name"),
+        (function(json!({"name": "a b"})), "tools[0].function.name"),
+        (function(json!({"name": "é"})), "tools[0].function.name"),
+        (function(json!({"name": "a".repeat(129)})), "tools[0].function.name"),
+        (function(json!({"name": "f", "description": 1})), "tools[0].function.description"),
+        (function(json!({"name": "f", "parameters": []})), "tools[0].function.parameters"),
+        (function(json!({"name": "f", "strict": 1})), "tools[0].function.strict"),
+        (function(json!({"name": "f", "strict": true})), "tools[0].function.strict"),
+    ] {
+        let error = read(with("tools", &tools.to_string())).unwrap_err();
+        assert_eq!(error.param(), Some(place), "{tools}: {error}");
+    }
+    let many = Value::Array(vec![json!({"type": "function", "function": {"name": "f"}}); 129]);
+    assert_eq!(read(with("tools", &many.to_string())).unwrap_err().param(), Some("tools"));
+    for choice in
+        [json!("required"), json!({"type": "function", "function": {"name": "f"}}), json!(1)]
+    {
+        let error = read(with("tool_choice", &choice.to_string())).unwrap_err();
+        assert!(matches!(error, ParseError::Unsupported { .. }), "{choice}: {error}");
+        assert_eq!(error.param(), Some("tool_choice"));
+    }
 }
 
 #[test]
@@ -451,7 +528,18 @@ fn messages_that_are_wrong_name_the_place() {
         ),
         (json!([{"role": "user", "content": "a", "name": 1}]), "messages[0].name"),
         (json!([{"role": "tool", "content": "a", "tool_call_id": 1}]), "messages[0].tool_call_id"),
-        (json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls"),
+        (json!([{"role": "assistant", "reasoning": 1}]), "messages[0].reasoning"),
+        (json!([{"role": "assistant", "tool_calls": {}}]), "messages[0].tool_calls"),
+        (json!([{"role": "user", "content": "a", "tool_calls": [1]}]), "messages[0].tool_calls"),
+        (json!([{"role": "assistant", "tool_calls": [1]}]), "messages[0].tool_calls[0]"),
+        (json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls[0].function"),
+        (calling(&json!({"id": 1})), "messages[0].tool_calls[0].id"),
+        (calling(&json!({"type": "custom"})), "messages[0].tool_calls[0].type"),
+        (calling(&json!({"function": {}})), "messages[0].tool_calls[0].function.name"),
+        (calling(&json!({"function": {"name": ""}})), "messages[0].tool_calls[0].function.name"),
+        (calling_with(&json!("{")), "messages[0].tool_calls[0].function.arguments"),
+        (calling_with(&json!("[]")), "messages[0].tool_calls[0].function.arguments"),
+        (calling_with(&json!(1)), "messages[0].tool_calls[0].function.arguments"),
         (json!([{"role": "assistant", "function_call": {}}]), "messages[0].function_call"),
         (json!([{"role": "assistant", "audio": {"id": "a"}}]), "messages[0].audio"),
     ];
@@ -462,6 +550,14 @@ fn messages_that_are_wrong_name_the_place() {
     }
     let said = messages(&json!([{"role": "user", "content": image_only()}])).unwrap_err();
     assert!(said.to_string().contains("no images"), "{said}");
+}
+
+fn calling(call: &Value) -> Value {
+    json!([{"role": "assistant", "tool_calls": [call]}])
+}
+
+fn calling_with(arguments: &Value) -> Value {
+    calling(&json!({"function": {"name": "f", "arguments": arguments}}))
 }
 
 fn image_only() -> serde_json::Value {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::super::chat::{Label, Source};
 use super::super::stream::{KEEP_ALIVE, events};
 use super::*;
-use crate::node::handle::ChatRequest;
+use crate::node::handle::{ChatRequest, Conversation, ToolCall};
 
 #[tokio::test]
 async fn a_whole_answer() {
@@ -97,6 +97,107 @@ async fn a_stream_byte_for_byte() {
         expected.push_str("data: [DONE]\n\n");
         assert_eq!(reply.body, expected);
     }
+}
+
+fn thought(reasoning: &str) -> GenerationEvent {
+    GenerationEvent::Delta(Delta { reasoning: reasoning.to_owned(), ..Delta::default() })
+}
+
+fn called(calls: &[(&str, &str)]) -> GenerationEvent {
+    let call = |(name, arguments): &(&str, &str)| ToolCall {
+        name: (*name).to_owned(),
+        arguments: (*arguments).to_owned(),
+    };
+    GenerationEvent::Delta(Delta { calls: calls.iter().map(call).collect(), ..Delta::default() })
+}
+
+const TOOLS: &str = r#","tools":[{"type":"function","function":{"name":"f"}}]"#;
+
+/// The ids in an answer: nine letters and digits each, no two alike.
+fn call_ids(body: &str) -> Vec<&str> {
+    let ids: Vec<&str> = body
+        .split(r#""id":""#)
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap())
+        .filter(|id| !id.starts_with("chatcmpl-"))
+        .collect();
+    for id in &ids {
+        assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+        assert_eq!(ids.iter().filter(|other| *other == id).count(), 1, "{ids:?}");
+    }
+    ids
+}
+
+#[tokio::test]
+async fn reasoning_and_calls_in_a_whole_answer() {
+    let two = [("f", r#"{"a":"é"}"#), ("g", "{}")];
+    // What the node tells; the message but for its ids, and the end.
+    let table = [
+        (
+            vec![thought("I "), thought("think"), text("Hi"), called(&two[..1]), called(&two[1..])],
+            r#"{"role":"assistant","content":"Hi","reasoning_content":"I think","tool_calls":[{"id":"ID","type":"function","function":{"name":"f","arguments":"{\"a\":\"é\"}"}},{"id":"ID","type":"function","function":{"name":"g","arguments":"{}"}}],"refusal":null}"#,
+            "tool_calls",
+        ),
+        (
+            vec![called(&two[1..])],
+            r#"{"role":"assistant","content":null,"tool_calls":[{"id":"ID","type":"function","function":{"name":"g","arguments":"{}"}}],"refusal":null}"#,
+            "tool_calls",
+        ),
+        (
+            vec![thought("Hm")],
+            r#"{"role":"assistant","content":"","reasoning_content":"Hm","refusal":null}"#,
+            "stop",
+        ),
+    ];
+    for (events, message, reason) in table {
+        let mut fake = Fake::start().await;
+        let client = fake.send(&post(chat(TOOLS))).await;
+        fake.admit_with(events.into_iter().chain([finished(FinishReason::Stop)])).await;
+        let mut body = client.reply().await.body;
+        for id in call_ids(&body.clone()) {
+            body = body.replace(id, "ID");
+        }
+        assert!(body.contains(&format!(r#""message":{message},"#)), "{body}");
+        assert!(body.contains(&format!(r#""finish_reason":"{reason}""#)), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn reasoning_and_calls_in_a_stream() {
+    let mut fake = Fake::start().await;
+    let client = fake.send(&post(chat(&format!(r#"{TOOLS},"stream":true"#)))).await;
+    let both = GenerationEvent::Delta(Delta {
+        text: "Hi".to_owned(),
+        reasoning: "Hm".to_owned(),
+        ..Delta::default()
+    });
+    let events = [both, called(&[("f", "{}"), ("g", "{}")]), called(&[("f", "{}")])];
+    // Cut off by its length, it did not end for the sake of its calls.
+    fake.admit_with(events.into_iter().chain([finished(FinishReason::Length)])).await;
+    let mut body = client.reply().await.body;
+    let ids: Vec<String> = call_ids(&body).into_iter().map(str::to_owned).collect();
+    assert_eq!(ids.len(), 3);
+    for id in ids {
+        body = body.replace(&id, "ID");
+    }
+    let deltas: Vec<&str> = body
+        .split(r#""delta":"#)
+        .skip(1)
+        .map(|rest| rest.split(r#","logprobs""#).next().unwrap())
+        .collect();
+    assert_eq!(
+        deltas,
+        [
+            r#"{"role":"assistant","content":""}"#,
+            r#"{"reasoning_content":"Hm"}"#,
+            r#"{"content":"Hi"}"#,
+            r#"{"tool_calls":[{"index":0,"id":"ID","type":"function","function":{"name":"f","arguments":"{}"}}]}"#,
+            r#"{"tool_calls":[{"index":1,"id":"ID","type":"function","function":{"name":"g","arguments":"{}"}}]}"#,
+            r#"{"tool_calls":[{"index":2,"id":"ID","type":"function","function":{"name":"f","arguments":"{}"}}]}"#,
+            "{}",
+        ]
+    );
+    assert!(body.contains(r#""finish_reason":"length""#), "{body}");
 }
 
 #[tokio::test]
@@ -280,7 +381,8 @@ async fn a_silent_stream_is_kept_alive() {
     let (_state, serving) = watch::channel(Serving { model, readiness: Readiness::Ready });
     let request = ChatRequest {
         id: "chatcmpl-1".to_owned(),
-        messages: Vec::new(),
+        conversation: Conversation::default(),
+        parallel_calls: true,
         max_tokens: None,
         sampling: Sampling::greedy(),
         seed: None,

@@ -3,7 +3,9 @@
 
 mod answers;
 mod connections;
+mod openai;
 mod refusals;
+mod templates;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -91,7 +93,7 @@ impl Fake {
 }
 
 fn text(text: &str) -> GenerationEvent {
-    GenerationEvent::Delta(Delta { text: text.to_owned(), tokens: Vec::new() })
+    GenerationEvent::Delta(Delta { text: text.to_owned(), ..Delta::default() })
 }
 
 /// A token with its text, and likelihoods of it and of another.
@@ -100,7 +102,7 @@ fn token(text: &str, bytes: &[u8], logprob: f32) -> GenerationEvent {
     let special = TokenText::Special("<end>".to_owned());
     let other = Likelihood { token: special, logprob: f32::NEG_INFINITY };
     let tokens = vec![TokenLikelihood { top: vec![drawn.clone(), other], drawn }];
-    GenerationEvent::Delta(Delta { text: text.to_owned(), tokens })
+    GenerationEvent::Delta(Delta { text: text.to_owned(), tokens, ..Delta::default() })
 }
 
 fn finished(reason: FinishReason) -> GenerationEvent {

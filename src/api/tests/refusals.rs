@@ -23,7 +23,8 @@ async fn bad_bodies() {
         (chat(r#","top_logprobs":5"#), 400, "invalid_value", Some("top_logprobs")),
         (chat(r#","logit_bias":{"a":1}"#), 400, "invalid_value", Some("logit_bias")),
         (chat(r#","n":2"#), 400, "unsupported_parameter", Some("n")),
-        (chat(r#","tools":[{}]"#), 400, "unsupported_parameter", Some("tools")),
+        (chat(r#","tools":[{}]"#), 400, "missing_required_parameter", Some("tools[0].type")),
+        (chat(r#","tool_choice":"required""#), 400, "unsupported_parameter", Some("tool_choice")),
     ];
     let mut fake = Fake::start().await;
     for (body, status, code, param) in table {

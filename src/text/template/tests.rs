@@ -2,6 +2,8 @@ use super::*;
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use serde_json::json;
+
 fn parse(source: &str) -> Result<ChatTemplate, String> {
     let special =
         BTreeMap::from([("bos_token", "<s>".to_owned()), ("eos_token", "</s>".to_owned())]);
@@ -9,12 +11,13 @@ fn parse(source: &str) -> Result<ChatTemplate, String> {
 }
 
 fn render(source: &str) -> Result<String, TextError> {
-    let messages = [
-        Message { role: "system", content: "Be <brief> & 'kind'." },
-        Message { role: "user", content: "  Hi\\u003c\"there\"\n" },
+    let messages = vec![
+        json!({"role": "system", "content": "Be <brief> & 'kind'."}),
+        json!({"role": "user", "content": "  Hi\\u003c\"there\"\n"}),
     ];
+    let conversation = Conversation { messages, ..Conversation::default() };
     let now = UNIX_EPOCH + Duration::from_secs(1_735_689_599);
-    parse(source).map_err(TextError::Render)?.render(&messages, now)
+    parse(source).map_err(TextError::Render)?.render(&conversation, now)
 }
 
 #[test]
@@ -54,6 +57,33 @@ fn templates_render_as_transformers_renders_them() {
         ("{{ strftime_now('%d %b %Y') }}", "31 Dec 2024"),
         ("{%- generation -%} x {%- endgeneration %}y{% generation %}z{% endgeneration %}", "xyz"),
         ("{{ '{% generation' }}{# {% x #}", "{% generation"),
+        ("a\r\nb\rc\n{{ 'd\r\ne' }}{{ '\\r' }}", "a\nb\nc\nd\ne\r"),
+        (
+            "{{ {'b': 1, 'a': [none, 1e16, '<é\\'\"\\u2028']} }}",
+            "{'b': 1, 'a': [None, 1e+16, '<é\\'\"\\u2028']}",
+        ),
+        (
+            "{{ {'b': 1.0, 'a': '<é😀'} | tojson(true) }}",
+            r#"{"b": 1.0, "a": "<\u00e9\ud83d\ude00"}"#,
+        ),
+        (
+            "{{ {'b': 1e-7, 'a': {}, 'c': []} | tojson(sort_keys=true, separators=(',', ':')) }}",
+            r#"{"a":{},"b":1e-07,"c":[]}"#,
+        ),
+        ("{{ [1, [2]] | tojson(indent='--') }}", "[\n--1,\n--[\n----2\n--]\n]"),
+        ("{{ messages[::-1][0].role }}{{ 'abcd'[::-1] }}{{ 'abcd'[-3:-1] }}", "userdcbabc"),
+        (
+            "{{ 'a' is sequence }}{{ {} is sequence }}{{ x is iterable }}{{ none is iterable }}{{ 1 is sequence }}",
+            "TrueTrueTrueFalseFalse",
+        ),
+        (
+            "{{ true | string }}{{ none | string }}{{ [1.5] | string }}{{ x | string }}",
+            "TrueNone[1.5]",
+        ),
+        (
+            "{% for key, value in {'items': 1}.items() %}{{ key }}{{ value }}{% endfor %}{{ {'get': 2}.get('get') }}",
+            "items12",
+        ),
     ] {
         assert_eq!(render(source).expect(source), expected, "{source}");
     }
@@ -75,7 +105,6 @@ fn faults_of_a_template_are_told() {
         ("{{ messages[0].tools.name }}", "undefined"),
         ("{{ strftime_now('%Q') }}", "%Q"),
         ("{{ no_such() }}", "no_such"),
-        ("{{ messages | tojson(ensure_ascii=true) }}", "ensure_ascii"),
         ("{{ messages | tojson(other=1) }}", "other"),
     ] {
         let error = render(source).expect_err(source).to_string();
@@ -96,7 +125,9 @@ fn a_template_without_end_is_stopped() {
 fn a_long_conversation_is_no_runaway() {
     let source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}";
     let content = "word ".repeat(2000);
-    let messages = vec![Message { role: "user", content: &content }; 400];
-    let rendered = parse(source).expect("valid").render(&messages, UNIX_EPOCH).expect("rendered");
+    let messages = vec![json!({"role": "user", "content": content}); 400];
+    let conversation = Conversation { messages, ..Conversation::default() };
+    let rendered =
+        parse(source).expect("valid").render(&conversation, UNIX_EPOCH).expect("rendered");
     assert!(rendered.len() > 4_000_000);
 }
