@@ -1,16 +1,18 @@
 //! Serving one model: gather nodes, plan, stage and load ranks, answer requests, take everything
-//! down. One task owns it all; every cause of work is an [`Event`]. Start at [`drive`].
+//! down. One task owns it all; every cause of work is an [`Event`]. `start` brings the ranks up, `links`
+//! keeps them joined. Start at [`drive`].
 
-use std::net::SocketAddr;
+mod links;
+mod start;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use daisy_proto::control::{self, Request};
+use daisy_proto::control::{self, NodeFacts, Request};
 use daisy_proto::local::{
-    Admit, FromNode, FromRank, Nodes, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind,
-    Serve, ToRank,
+    FromNode, FromRank, Nodes, PlannedShard, RankStatus, Refusal, RefusalKind, Serve,
 };
-use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
+use daisy_proto::{NodeLink, PipelineId, Rank, SeqId};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -22,10 +24,9 @@ use super::members::{Member, gather, join_up};
 use super::model::Model;
 use super::peers::{Peer, PeerEvent};
 use super::ranks::{RankEvent, RankProcess};
-use super::relay::{join, relay};
-use super::requests::{self, Requests};
-use super::staging::{Hops, Neighbours, StagedAt, bind_ip, stage_at};
-use super::watching;
+use super::relay::join;
+use super::requests;
+use super::staging::{Hops, StagedAt};
 use crate::api;
 use crate::pipeline::{Failure, Input, Pipeline, State};
 use crate::plan::{Cut, plan};
@@ -65,6 +66,10 @@ pub(crate) async fn drive(
 enum Event {
     LocalStaged(Result<RankProcess, String>),
     PeerStaged(Rank, Result<StagedAt, String>),
+    /// Of the edge from this rank.
+    Link(usize, Box<NodeLink>),
+    /// A peer that was lost for that reason, by another connection or not at all.
+    PeerFound(Rank, String, Result<links::Found, String>),
     Local(RankEvent),
     Peer(Rank, PeerEvent),
     Command(Option<Command>),
@@ -79,10 +84,17 @@ struct Driver {
     pipeline: Pipeline,
     origin: Instant,
     staged: Vec<Option<StagedAt>>,
-    /// From each rank to the next.
+    /// From each rank to the next; the way in use comes first.
     hops: Hops,
+    /// Of each edge, as the command line was told.
+    best_told: Vec<Option<String>>,
+    /// Of each rank's node, when it was planned.
+    about: Vec<NodeFacts>,
+    node: Arc<Node>,
     /// Keep facts and links of the peers fresh while the pipeline lives.
     watches: JoinSet<()>,
+    /// What must not hold the loop up.
+    tasks: JoinSet<()>,
     loaded: Vec<Option<(u64, String)>>,
     local: Option<RankProcess>,
     model: Model,
@@ -147,8 +159,8 @@ impl Driver {
         let names = planned.iter().map(|shard| shard.node_name.clone()).collect();
         let world = planned.len();
         let origin = Instant::now();
-        let watches = watching::links(node, &members, &wish.links, out);
-        Ok(Self {
+        let about = members.iter().map(|member| member.facts.clone()).collect();
+        let mut driver = Self {
             id,
             wish,
             peers: take_peers(members, &events_in),
@@ -156,7 +168,11 @@ impl Driver {
             origin,
             staged: vec![None; world],
             hops,
-            watches,
+            best_told: vec![None; world],
+            about,
+            node: Arc::clone(node),
+            watches: JoinSet::new(),
+            tasks: JoinSet::new(),
             loaded: vec![None; world],
             local: None,
             model,
@@ -168,7 +184,9 @@ impl Driver {
             endpoint,
             out: out.clone(),
             planned,
-        })
+        };
+        driver.watch_links();
+        Ok(driver)
     }
 
     async fn run(mut self, commands: &mut mpsc::Receiver<Command>) -> Result<(), Refusal> {
@@ -209,44 +227,6 @@ impl Driver {
         }
     }
 
-    /// Starts every rank process; each answers by an event.
-    fn stage(&self) {
-        for (shard, peer) in self.planned.iter().zip(&self.peers) {
-            let start = self.rank_start(shard);
-            let events = self.events_in.clone();
-            if let Some(peer) = peer.clone() {
-                let rank = shard.rank;
-                tokio::spawn(async move {
-                    let staged = stage_at(&peer, start).await;
-                    let _ = events.send(Event::PeerStaged(rank, staged)).await;
-                });
-            } else {
-                tokio::spawn(async move {
-                    let ranks = relay(EVENTS_MAX, events.clone(), Event::Local);
-                    let started = RankProcess::start(start, ranks).await;
-                    let staged = started.map_err(|error| error.to_string());
-                    let _ = events.send(Event::LocalStaged(staged)).await;
-                });
-            }
-        }
-    }
-
-    fn rank_start(&self, shard: &PlannedShard) -> RankStart {
-        let world = self.planned.len();
-        let before = (shard.rank.0 as usize + world - 1) % world;
-        let bind = bind_ip(&self.hops[before]);
-        RankStart {
-            pipeline: self.id,
-            rank: shard.rank,
-            world: u32::try_from(self.planned.len()).unwrap_or(u32::MAX),
-            shard: shard.shard,
-            checkpoint: self.wish.model.clone(),
-            dtype: self.wish.dtype,
-            bind: SocketAddr::new(bind, 0),
-            chunk: self.wish.chunk,
-        }
-    }
-
     /// Says whether the pipeline's state changed.
     async fn handle(&mut self, event: Event) -> bool {
         let now = self.origin.elapsed();
@@ -272,7 +252,18 @@ impl Driver {
             }
             Event::Local(RankEvent::Message(message)) => return self.on_rank_0(message).await,
             Event::Peer(rank, PeerEvent::Lost(reason)) => {
-                failed(rank, format!("is out of reach, its node's connection ended: {reason}"))
+                if self.look_for(rank, &reason) {
+                    return false;
+                }
+                links::out_of_reach(rank, &reason)
+            }
+            Event::PeerFound(rank, reason, found) => match self.found(rank, reason, found).await {
+                Some(input) => input,
+                None => return false,
+            },
+            Event::Link(edge, link) => {
+                self.link_seen(edge, &link).await;
+                return false;
             }
             // A peer speaks for its own rank of this pipeline alone.
             Event::Peer(from, PeerEvent::Event(event)) => match event {
@@ -285,6 +276,12 @@ impl Driver {
                     if (pipeline, rank) == (self.id, from) =>
                 {
                     self.rank_ready(rank, resident_bytes, device)
+                }
+                control::Event::Moved { pipeline, rank, way, cause }
+                    if (pipeline, rank) == (self.id, from) =>
+                {
+                    self.moved(rank, &way, &cause).await;
+                    return false;
                 }
                 control::Event::Exited { pipeline, rank, reason, blame }
                     if (pipeline, rank) == (self.id, from) =>
@@ -304,6 +301,10 @@ impl Driver {
                 self.rank_ready(Rank(0), resident_bytes, device)
             }
             FromRank::Finished { seq: WARM_UP, .. } => Input::Warmed,
+            FromRank::Moved { way, cause } => {
+                self.moved(Rank(0), &way, &cause).await;
+                return false;
+            }
             FromRank::Token { seq: WARM_UP, .. }
             | FromRank::Listening { .. }
             | FromRank::Failed { .. } => return false,
@@ -327,20 +328,6 @@ impl Driver {
         false
     }
 
-    fn local_staged(&mut self, process: RankProcess) {
-        let RankProcess { pid, key, port, .. } = process;
-        self.staged[0] = Some(StagedAt { pid, key, port });
-        if let Some(submissions) = self.submissions.take() {
-            let (requests, inputs) = mpsc::channel(EVENTS_MAX);
-            let text = Arc::clone(&self.model.text);
-            let state = self.endpoint.state();
-            let task = Requests::new(text, self.context, process.sender(), state);
-            tokio::spawn(task.run(submissions, inputs));
-            self.requests = Some(requests);
-        }
-        self.local = Some(process);
-    }
-
     async fn progress(&mut self, rank: Rank, progress: control::LoadProgress) -> bool {
         let changed = self.pipeline.handle(self.origin.elapsed(), Input::Progress(rank, progress));
         let (done, total) = self.pipeline.loaded();
@@ -355,35 +342,6 @@ impl Driver {
             *slot = Some((resident_bytes, device));
         }
         Input::RankReady(rank)
-    }
-
-    /// All ranks listen: tells each who its neighbours are.
-    async fn connect(&mut self) {
-        let staged: Vec<StagedAt> = self.staged.iter().flatten().copied().collect();
-        for (neighbours, peer) in Neighbours::on_ring(&staged, &self.hops).iter().zip(&self.peers) {
-            if let Some(peer) = peer {
-                // A peer that does not answer is lost, and its connection says so.
-                let _ = peer.call(neighbours.request(self.id), CALL_MAX).await;
-            } else if let Some(local) = &self.local {
-                local.send(neighbours.to_rank()).await;
-            }
-        }
-    }
-
-    /// One short sequence through the whole chain, so that ready means ready.
-    async fn warm_up(&mut self) {
-        let admit = Admit {
-            seq: WARM_UP,
-            prompt: vec![0],
-            max_tokens: 2,
-            eos: Vec::new(),
-            sampling: Sampling::greedy(),
-            bias: Vec::new(),
-            logprobs: None,
-        };
-        if let Some(local) = &self.local {
-            local.send(ToRank::Admit(admit)).await;
-        }
     }
 
     async fn ready(&mut self) {
@@ -447,6 +405,7 @@ impl Driver {
     /// Ends every rank everywhere.
     async fn take_down(&mut self) {
         self.watches.abort_all();
+        self.tasks.abort_all();
         let peers = self.peers.iter_mut().filter_map(Option::take);
         let pipeline = self.id;
         let stops = peers.map(|peer| async move {

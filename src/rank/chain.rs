@@ -126,6 +126,7 @@ impl<'a> Chain<'a> {
                 let output = self.scheduler.cancel(self.now(), seq);
                 self.tell(output.into_iter().collect())?;
             }
+            Event::Node(ToRank::Reroute { ways }) => self.edges.reroute(ways),
             Event::Node(ToRank::Start(_) | ToRank::Connect { .. }) => {
                 return Err(RankError::OutOfTurn("a second start"));
             }
@@ -148,6 +149,9 @@ impl<'a> Chain<'a> {
             EdgeEvent::Closed(reason) => {
                 tracing::info!(%neighbour, %reason, "the neighbour closed its edge");
                 self.cut = true;
+            }
+            EdgeEvent::Moved { way, cause } => {
+                self.node.write(&FromRank::Moved { way, cause })?;
             }
             EdgeEvent::Failed { message } => return Err(RankError::Edge { neighbour, message }),
         }
