@@ -445,7 +445,7 @@ prop_compose! {
 
 prop_compose! {
     fn facts()(
-        bytes in any::<[u64; 2]>(), limits in any::<[Option<u64>; 3]>(),
+        bytes in any::<[u64; 2]>(), limits in any::<[Option<u64>; 4]>(),
         pressure in option::of(prop_oneof![
             Just(Pressure::Normal), Just(Pressure::Warning), Just(Pressure::Critical),
         ]),
@@ -460,6 +460,7 @@ prop_compose! {
             swap_used_bytes: limits[2],
             pressure,
             chip,
+            memory_bytes_per_s: limits[3],
             os,
             power: power.map(|(on_battery, charge_percent, low_power)| Power {
                 on_battery, charge_percent, low_power,
