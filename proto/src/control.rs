@@ -47,6 +47,10 @@ pub enum Request {
         /// Best first.
         ways: Vec<Way>,
     },
+    /// Better ways from the pipeline's rank to the next one.
+    Reroute { pipeline: PipelineId, ways: Vec<Way> },
+    /// The connection over which the pipeline's rank was staged broke off: this one holds it now.
+    Resume { pipeline: PipelineId },
     /// End the pipeline's rank. Answered when the process is gone.
     Stop { pipeline: PipelineId },
     /// The last lines of the node's log; cut to what a control message holds.
@@ -132,6 +136,13 @@ pub enum Event {
         resident_bytes: u64,
         device: String,
         dtype: Dtype,
+    },
+    /// The rank sends hidden states by another way from here on, and why.
+    Moved {
+        pipeline: PipelineId,
+        rank: Rank,
+        way: Way,
+        cause: String,
     },
     /// The rank's process ended or reported that it cannot go on.
     Exited {

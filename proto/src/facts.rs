@@ -20,6 +20,8 @@ pub struct Facts {
     pub pressure: Option<Pressure>,
     /// As the system names it: `Apple M4 Pro`.
     pub chip: Option<String>,
+    /// What the memory gives per second at most, as its maker says; none for a chip that is not known.
+    pub memory_bytes_per_s: Option<u64>,
     /// With version and build: `macOS 26.5.1 (25F80)`.
     pub os: Option<String>,
     pub power: Option<Power>,

@@ -12,6 +12,9 @@
 //! has seen a hello that fits. Steps are numbered from 0 without a gap. At most `credit` steps are
 //! on the way: the receiver's heartbeats say how many its owner has taken, and they come at once
 //! when half of the credit is due.
+//!
+//! A link outlives its stream. On another one ([`Link::rejoin`]) both say hello again with their counts,
+//! and the sender sends anew what did not come through: no step is lost and none comes twice.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,6 +40,8 @@ pub enum EdgeMessage {
         to: Rank,
         /// Steps that may be on the way at once; the smaller of both sides' counts.
         credit: u32,
+        /// Steps that the sender has sent, or that have come to the receiver, on earlier streams.
+        steps: u64,
     },
     Step(Step),
     /// Steps sent so far (from the sender) or taken by the receiver's owner so far (from the
@@ -102,6 +107,8 @@ pub struct Transmit {
 pub enum LinkEvent {
     /// Both hellos fit. Steps can be sent.
     Open,
+    /// They fit on another stream, where the link goes on.
+    Rejoined,
     Step(Step, Bytes),
     /// There is credit again after [`LinkError::NoCredit`].
     Writable,
@@ -144,12 +151,17 @@ pub struct Link {
     greeting: Option<Transmit>,
     /// At most `credit` steps.
     steps: VecDeque<Transmit>,
+    /// Sender: steps that left and were not acknowledged, for another stream. Together with `steps` at
+    /// most `credit`.
+    kept: VecDeque<Transmit>,
     /// A heartbeat is made when it leaves: there is never more than one, and its count is true.
     heartbeat_due: bool,
     heartbeat_at: Duration,
     /// Silence is counted from here.
     listening_from: Duration,
     is_ready: bool,
+    /// When both sides had last said hello.
+    opened_at: Option<Duration>,
     /// Number of the next step to send or to receive.
     next_number: u64,
     /// Receiver: `stats.steps` of the last heartbeat that left.
@@ -178,10 +190,12 @@ impl Link {
             events: VecDeque::new(),
             greeting: None,
             steps: VecDeque::new(),
+            kept: VecDeque::new(),
             heartbeat_due: false,
             heartbeat_at: now,
             listening_from: now,
             is_ready: false,
+            opened_at: None,
             next_number: 0,
             told: 0,
             wants_credit: false,
@@ -202,6 +216,12 @@ impl Link {
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
+    }
+
+    /// Whether both sides have said hello, on this stream or an earlier one.
+    #[must_use]
+    pub const fn has_opened(&self) -> bool {
+        self.opened_at.is_some()
     }
 
     /// Steps that can be sent now.
@@ -266,10 +286,18 @@ impl Link {
 
     /// Ends the link. What has not left yet is dropped; a goodbye with the reason leaves.
     pub fn close(&mut self, reason: CloseReason) {
-        if !self.is_closed() {
-            self.end();
-            self.greeting = Some(bare(&EdgeMessage::Goodbye { reason }));
-        }
+        self.steps.clear();
+        self.kept.clear();
+        self.say_goodbye(reason);
+    }
+
+    /// The frames take another stream from now on, on which nothing was said yet. A link that was lost
+    /// lives again; not one that was closed or whose other side broke the protocol.
+    pub fn rejoin(&mut self, now: Duration) {
+        self.state = State::Connecting;
+        self.greeting = (self.role == Role::Sender).then(|| self.hello());
+        self.heartbeat_due = false;
+        self.listening_from = self.listening_from.max(now);
     }
 
     pub fn handle_frame(&mut self, now: Duration, frame: Frame) {
@@ -294,7 +322,7 @@ impl Link {
         if now >= self.silence_ends_at() {
             let silent = now.saturating_sub(self.stats.heard_at);
             let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-            self.close(CloseReason::Silent);
+            self.say_goodbye(CloseReason::Silent);
             self.events.push_back(LinkEvent::Lost { silent_ms });
         } else if self.is_open() && now >= self.heartbeat_at {
             self.heartbeat_due = true;
@@ -307,9 +335,12 @@ impl Link {
         if let Some(greeting) = self.greeting.take() {
             return Some(greeting);
         }
-        if let Some(step) = self.steps.pop_front() {
+        if self.is_open()
+            && let Some(step) = self.steps.pop_front()
+        {
             self.stats.steps += 1;
             self.stats.payload_bytes += step.payload.len() as u64;
+            self.kept.push_back(step.clone());
             return Some(step);
         }
         if !self.heartbeat_due || !self.is_open() {
@@ -376,7 +407,8 @@ impl Link {
     }
 
     fn accept_hello(&mut self, now: Duration, hello: &EdgeMessage) -> Result<(), LinkFault> {
-        let &EdgeMessage::Hello { protocol_version, pipeline, from, to, credit } = hello else {
+        let &EdgeMessage::Hello { protocol_version, pipeline, from, to, credit, steps } = hello
+        else {
             return Err(LinkFault::Unexpected(hello.name()));
         };
         if protocol_version != PROTOCOL_VERSION {
@@ -388,14 +420,41 @@ impl Link {
         if (from, to) != (self.config.from, self.config.to) {
             return Err(LinkFault::Ranks { from, to });
         }
-        if self.role == Role::Receiver {
-            self.greeting = Some(self.hello());
+        match self.role {
+            Role::Sender => {
+                check_count(steps, self.stats.steps_acknowledged, self.stats.steps)?;
+                self.send_anew(steps);
+            }
+            Role::Receiver => {
+                let most = self.stats.steps + u64::from(self.config.credit);
+                check_count(steps, self.next_number, most.max(self.next_number))?;
+                self.greeting = Some(self.hello());
+                // What was acknowledged last may not have come through.
+                self.heartbeat_due = self.has_opened();
+            }
         }
         self.config.credit = credit.clamp(1, self.config.credit);
         self.state = State::Open;
         self.heartbeat_at = now + self.config.heartbeat_interval;
-        self.events.push_back(LinkEvent::Open);
+        let is_again = self.opened_at.replace(now).is_some();
+        self.events.push_back(if is_again { LinkEvent::Rejoined } else { LinkEvent::Open });
         Ok(())
+    }
+
+    /// `steps` have come to the other side; the others go again, before those that have not left yet.
+    fn send_anew(&mut self, steps: u64) {
+        self.forget_before(steps);
+        self.stats.steps = steps;
+        while let Some(step) = self.kept.pop_back() {
+            self.steps.push_front(step);
+        }
+    }
+
+    /// The other side has the steps before this number.
+    fn forget_before(&mut self, number: u64) {
+        let first = self.stats.steps - self.kept.len() as u64;
+        let known = usize::try_from(number.saturating_sub(first)).unwrap_or(usize::MAX);
+        self.kept.drain(..known.min(self.kept.len()));
     }
 
     fn accept_step(&mut self, now: Duration, step: Step, payload: Bytes) -> Result<(), LinkFault> {
@@ -416,6 +475,7 @@ impl Link {
     fn acknowledge(&mut self, now: Duration, steps: u64) -> Result<(), LinkFault> {
         check_count(steps, self.stats.steps_acknowledged, self.stats.steps)?;
         if steps > self.stats.steps_acknowledged {
+            self.forget_before(steps);
             self.stats.steps_acknowledged = steps;
             self.stats.progress_at = now;
             if std::mem::take(&mut self.wants_credit) {
@@ -428,12 +488,23 @@ impl Link {
     fn hello(&self) -> Transmit {
         let LinkConfig { pipeline, from, to, credit, .. } = self.config;
         let protocol_version = PROTOCOL_VERSION;
-        bare(&EdgeMessage::Hello { protocol_version, pipeline, from, to, credit })
+        let steps = match self.role {
+            Role::Sender => self.stats.steps,
+            Role::Receiver => self.next_number,
+        };
+        bare(&EdgeMessage::Hello { protocol_version, pipeline, from, to, credit, steps })
     }
 
+    fn say_goodbye(&mut self, reason: CloseReason) {
+        if !self.is_closed() {
+            self.end();
+            self.greeting = Some(bare(&EdgeMessage::Goodbye { reason }));
+        }
+    }
+
+    /// Steps stay: another stream may take them.
     fn end(&mut self) {
         self.greeting = None;
-        self.steps.clear();
         self.state = State::Closed;
     }
 

@@ -25,6 +25,8 @@ pub enum ToRank {
         /// Best first.
         ways: Vec<Way>,
     },
+    /// Better ways to the next rank than those that the edge has.
+    Reroute { ways: Vec<Way> },
     /// Rank 0 only: compute this sequence until it ends.
     Admit(Admit),
     /// Rank 0 only: stop within a step and free the KV on every rank.
@@ -92,6 +94,11 @@ pub enum FromRank {
         resident_bytes: u64,
         device: String,
         dtype: Dtype,
+    },
+    /// Hidden states go to the next rank by another way from here on, and why.
+    Moved {
+        way: Way,
+        cause: String,
     },
     /// The next token of a sequence. `index` counts new tokens from 0.
     Token {

@@ -100,7 +100,7 @@ proptest! {
         let mut link = Link::new(config, role, Duration::ZERO);
         let hello = EdgeMessage::Hello {
             protocol_version: daisy_proto::PROTOCOL_VERSION,
-            pipeline: PipelineId(5), from: Rank(0), to: Rank(1), credit: 4,
+            pipeline: PipelineId(5), from: Rank(0), to: Rank(1), credit: 4, steps: 0,
         };
         let first = greets.then_some((hello, vec![]));
         for (index, (message, payload)) in (0_u64..).zip(first.into_iter().chain(messages)) {

@@ -29,7 +29,7 @@ use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x6664_ec1d_07cd_3acc)];
+const HASHES: &[(u32, u64)] = &[(1, 0xb904_522d_cf51_3dfa)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -75,7 +75,8 @@ type Golden = (&'static str, Vec<u8>);
 fn edge() -> Vec<Golden> {
     let pipeline = PipelineId(0x0102_0304);
     let (from, to) = (Rank(0), Rank(1));
-    let hello = EdgeMessage::Hello { protocol_version: 1, pipeline, from, to, credit: 16 };
+    let hello =
+        EdgeMessage::Hello { protocol_version: 1, pipeline, from, to, credit: 16, steps: 300 };
     let step = Step {
         pipeline,
         number: 300,
@@ -113,6 +114,8 @@ fn control() -> Vec<Golden> {
         device: "cpu".to_owned(),
         dtype: Dtype::F32,
     };
+    let [_, way] = ways().try_into().expect("two");
+    let moved = Event::Moved { pipeline, rank, way, cause: "silent".to_owned() };
     let exited =
         Event::Exited { pipeline, rank, reason: "killed".to_owned(), blame: Some(Rank(0)) };
     let request = |request| bytes(&Message::Request { call: 5, request }, &[]);
@@ -126,6 +129,8 @@ fn control() -> Vec<Golden> {
         ("ask link", request(link_to)),
         ("ask stage", request(Request::Stage(rank_start()))),
         ("ask connect", request(connect)),
+        ("ask reroute", request(Request::Reroute { pipeline, ways: ways() })),
+        ("ask resume", request(Request::Resume { pipeline })),
         ("ask stop", request(Request::Stop { pipeline })),
         ("ask logs", request(Request::Logs { lines: 200 })),
         ("ask attend", request(Request::Attend(Box::new(ToNode::Drain { grace_ms: 5000 })))),
@@ -140,6 +145,7 @@ fn control() -> Vec<Golden> {
         ("refused", response(Response::Refused(refusal(RefusalKind::CannotBeDone)))),
         ("event loading", event(loading)),
         ("event ready", event(ready)),
+        ("event moved", event(moved)),
         ("event exited", event(exited)),
         ("event memory", event(Event::Memory { pipeline, rank, short: Some("full".to_owned()) })),
         ("event said", event(Event::Said(Some(Box::new(FromNode::Stopped))))),
@@ -170,6 +176,7 @@ fn to_rank() -> Vec<Golden> {
     vec![
         ("rank start", bytes(&ToRank::Start(rank_start()), &[])),
         ("rank connect", bytes(&connect, &[])),
+        ("rank reroute", bytes(&ToRank::Reroute { ways: ways() }, &[])),
         ("rank admit", bytes(&ToRank::Admit(admit), &[])),
         ("rank cancel", bytes(&ToRank::Cancel { seq: SeqId(9) }, &[])),
         ("rank shrink", bytes(&ToRank::Shrink, &[])),
@@ -183,6 +190,8 @@ fn from_rank() -> Vec<Golden> {
         FromRank::Ready { resident_bytes: 1 << 30, device: "cpu".to_owned(), dtype: Dtype::F16 };
     let timings = Timings { queue_us: 10, prefill_us: 2000, decode_us: 300_000 };
     let finished = |reason| bytes(&FromRank::Finished { seq, reason, timings }, &[]);
+    let [way, _] = ways().try_into().expect("two");
+    let moved = FromRank::Moved { way, cause: "a better link".to_owned() };
     let failed = FromRank::Failed { message: "edge lost".to_owned(), blame: None };
     let token = |logprobs| FromRank::Token { seq, index: 0, token: 28, logprobs };
     let logprobs = Logprobs { drawn: -1.0, top: vec![(300, -0.5)] };
@@ -190,6 +199,7 @@ fn from_rank() -> Vec<Golden> {
         ("listening", bytes(&FromRank::Listening { key: key(0xcc), port: 40_000 }, &[])),
         ("loading", bytes(&FromRank::Loading(progress()), &[])),
         ("ready", bytes(&ready, &[])),
+        ("moved", bytes(&moved, &[])),
         ("token", bytes(&token(None), &[])),
         ("token, logprobs", bytes(&token(Some(logprobs)), &[])),
         ("finished, stop", finished(FinishReason::Stop)),
@@ -391,6 +401,7 @@ fn node_facts() -> NodeFacts {
         swap_used_bytes: Some(0),
         pressure: Some(Pressure::Normal),
         chip: Some("Apple M4".to_owned()),
+        memory_bytes_per_s: Some(120_000_000_000),
         os: None,
         power: Some(Power { on_battery: true, charge_percent: Some(38), low_power: false }),
     };

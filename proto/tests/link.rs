@@ -10,6 +10,8 @@ use daisy_proto::link::{
     EdgeMessage, Link, LinkConfig, LinkError, LinkEvent, LinkFault, MAX_ROWS, Role, StepFault,
 };
 use daisy_proto::{CloseReason, Dtype, PipelineId, Rank, Row, SeqId, Step};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 const PIPELINE: PipelineId = PipelineId(0x5eed);
 const OUT: (Rank, Rank) = (Rank(0), Rank(1));
@@ -36,7 +38,7 @@ struct End {
 impl End {
     fn new(config: LinkConfig, role: Role) -> Self {
         let link = Link::new(config, role, Duration::ZERO);
-        Self { link, decoder: Decoder::new(Limits::EDGE), events: vec![] }
+        Self { link, decoder: Decoder::new(Limits::EDGE), events: Vec::new() }
     }
 
     fn flush_to(&mut self, other: &mut Self, is_cut: bool, now: Duration) -> bool {
@@ -63,6 +65,15 @@ impl End {
     fn take(&mut self) -> Vec<LinkEvent> {
         self.drain();
         std::mem::take(&mut self.events)
+    }
+
+    /// Numbers of the steps that its owner has taken.
+    fn take_steps(&mut self) -> Vec<u64> {
+        let number = |event| match event {
+            LinkEvent::Step(step, _) => Some(step.number),
+            _ => None,
+        };
+        std::mem::take(&mut self.events).into_iter().filter_map(number).collect()
     }
 
     fn handle(&mut self, now: Duration, message: &EdgeMessage, payload: &[u8]) {
@@ -132,6 +143,16 @@ impl Edge {
             }
         }
         self.now = end;
+    }
+
+    /// Both ends go on by another stream; what was under way on the old one is gone.
+    fn rejoin(&mut self) {
+        (self.cut_forth, self.cut_back) = (false, false);
+        for side in [&mut self.sender, &mut self.receiver] {
+            side.decoder = Decoder::new(Limits::EDGE);
+            side.link.rejoin(self.now);
+        }
+        self.settle();
     }
 
     fn send(&mut self, number: u64) -> Result<(), LinkError> {
@@ -328,6 +349,7 @@ fn another_version_is_refused() {
         from: OUT.0,
         to: OUT.1,
         credit: 4,
+        steps: 0,
     };
     edge.receiver.handle(edge.now, &hello, &[]);
     assert_eq!(edge.receiver.take(), [LinkEvent::Closed(CloseReason::ProtocolVersion)]);
@@ -376,6 +398,105 @@ fn closing_drops_what_has_not_left() {
     edge.sender.link.close(CloseReason::Done);
     edge.settle();
     assert_eq!(edge.receiver.take(), [LinkEvent::Closed(CloseReason::NeighbourLost)]);
+}
+
+#[test]
+fn a_link_goes_on_by_another_stream() {
+    let mut edge = Edge::ready();
+    edge.owner_is_busy = true;
+    edge.send(0).expect("credit");
+    edge.settle();
+    // It arrives, and its acknowledgement does not; the others do not arrive.
+    edge.cut_forth = true;
+    edge.send(1).expect("credit");
+    edge.settle();
+    edge.cut_back = true;
+    edge.send(2).expect("credit");
+    edge.run_until(4000);
+    assert!(matches!(edge.sender.take()[..], [LinkEvent::Lost { .. }]), "it heard nothing");
+    edge.owner_is_busy = false;
+    let before = edge.receiver.take();
+    assert!(is_step(&before[0], 0) && matches!(before[1..], [LinkEvent::Lost { .. }]));
+
+    edge.rejoin();
+    assert_eq!(edge.sender.take(), [LinkEvent::Rejoined]);
+    let after = edge.receiver.take();
+    assert_eq!(after[0], LinkEvent::Rejoined);
+    assert!(is_step(&after[1], 1) && is_step(&after[2], 2) && after.len() == 3, "{after:?}");
+    // The credit is that of before, and silence counts as before.
+    edge.run_until(4500);
+    for number in 3..7 {
+        edge.send(number).expect("credit");
+    }
+    assert_eq!(edge.send(7), Err(LinkError::NoCredit));
+    edge.settle();
+    assert_eq!(edge.receiver.take().len(), 4);
+    edge.run_until(60_000);
+    assert!(edge.sender.link.is_open() && edge.receiver.link.is_open());
+}
+
+#[test]
+fn a_hello_with_impossible_counts_ends_the_link() {
+    let hello = |steps| EdgeMessage::Hello {
+        protocol_version: daisy_proto::PROTOCOL_VERSION,
+        pipeline: PIPELINE,
+        from: OUT.0,
+        to: OUT.1,
+        credit: 4,
+        steps,
+    };
+    for (role, taken, steps, least, most) in [
+        // The other side has fewer than it acknowledged, or more than were sent.
+        (Role::Sender, 2, 1, 2, 3),
+        (Role::Sender, 2, 4, 2, 3),
+        // It has sent fewer than came, or more than it may.
+        (Role::Receiver, 2, 1, 2, 6),
+        (Role::Receiver, 2, 7, 2, 6),
+    ] {
+        let mut edge = Edge::ready();
+        for number in 0..taken {
+            edge.send(number).expect("credit");
+        }
+        edge.settle();
+        edge.run_until(1000);
+        if role == Role::Sender {
+            edge.cut_forth = true;
+            edge.send(taken).expect("credit");
+            edge.settle();
+        }
+        let side = if role == Role::Sender { &mut edge.sender } else { &mut edge.receiver };
+        side.link.rejoin(edge.now);
+        side.handle(edge.now, &hello(steps), &[]);
+        assert_eq!(side.link.fault(), Some(&LinkFault::Count { got: steps, least, most }));
+        assert!(side.link.is_closed());
+    }
+}
+
+proptest! {
+    /// Whatever is cut, and whenever the link moves: every step comes once, in order.
+    #[test]
+    fn no_step_is_lost_or_doubled(acts in vec(0_u8..6, 1..80)) {
+        let mut edge = Edge::ready();
+        let (mut sent, mut came) = (0, Vec::new());
+        for act in acts {
+            match act {
+                0 | 1 => sent += u64::from(edge.send(sent).is_ok()),
+                2 => edge.cut_forth = true,
+                3 => edge.cut_back = true,
+                4 => edge.owner_is_busy = !edge.owner_is_busy,
+                // A stream is reliable: once something was lost there is only another one.
+                _ => edge.rejoin(),
+            }
+            edge.settle();
+            came.extend(edge.receiver.take_steps());
+        }
+        edge.owner_is_busy = false;
+        edge.rejoin();
+        came.extend(edge.receiver.take_steps());
+        prop_assert_eq!(edge.sender.link.fault(), None);
+        prop_assert_eq!(edge.receiver.link.fault(), None);
+        prop_assert_eq!(came, (0..sent).collect::<Vec<_>>());
+    }
 }
 
 type IsFault = fn(&StepFault) -> bool;
@@ -487,6 +608,7 @@ fn a_frame_out_of_place_ends_the_edge() {
         from: OUT.0,
         to: OUT.1,
         credit: 4,
+        steps: 0,
     };
     let (step, payload) = common::step(PIPELINE, 0, 3);
     let step = EdgeMessage::Step(step);

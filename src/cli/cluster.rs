@@ -124,7 +124,7 @@ impl NodeArgs {
             listen,
             peers,
             discovery: config.discovery.unwrap_or(true) && !self.no_discovery,
-            memory_limit_bytes: self.memory_limit.map(|limit| limit.0),
+            memory_limit_bytes: self.memory_limit.or(config.memory_limit).map(|limit| limit.0),
         })
     }
 

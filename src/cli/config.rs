@@ -4,8 +4,10 @@ use std::path::Path;
 
 use daisy_proto::NodeName;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 use super::Failure;
+use crate::units::Bytes;
 
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -18,6 +20,13 @@ pub(crate) struct Config {
     pub(crate) peers: Vec<String>,
     /// Whether to find others by multicast, and to be found.
     pub(crate) discovery: Option<bool>,
+    /// The most memory that ranks here may take.
+    #[serde(deserialize_with = "size")]
+    pub(crate) memory_limit: Option<Bytes>,
+}
+
+fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Bytes>, D::Error> {
+    String::deserialize(value)?.parse().map(Some).map_err(D::Error::custom)
 }
 
 impl Config {
@@ -49,13 +58,22 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         assert_eq!(Config::load(dir.path()).expect("none"), Config::default());
         let write = |text: &str| std::fs::write(dir.path().join("config.toml"), text);
-        write("name = \"studio\"\npeers = [\"10.0.0.2\", \"mini.local:7\"]\n").expect("written");
+        write(
+            "name = \"studio\"\npeers = [\"10.0.0.2\", \"mini.local:7\"]\nmemory_limit = \"12GiB\"\n",
+        )
+        .expect("written");
         let config = Config::load(dir.path()).expect("good");
         assert_eq!(config.name.expect("a name").as_str(), "studio");
         assert_eq!(config.peers, ["10.0.0.2", "mini.local:7"]);
-        for (text, named) in
-            [("peer = []", "peer"), ("peers = 3", "peers"), ("name = \"-x\"", "option"), ("x", "x")]
-        {
+        assert_eq!(config.memory_limit, Some(Bytes(12 << 30)));
+        for (text, named) in [
+            ("peer = []", "peer"),
+            ("peers = 3", "peers"),
+            ("name = \"-x\"", "option"),
+            ("memory_limit = 12", "memory_limit"),
+            ("memory_limit = \"12 GB\"", "12GiB or 800MiB"),
+            ("x", "x"),
+        ] {
             write(text).expect("written");
             let Err(Failure::Refused(refusal)) = Config::load(dir.path()) else { panic!("{text}") };
             assert!(refusal.message.contains("config.toml"), "{}", refusal.message);

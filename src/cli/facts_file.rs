@@ -18,6 +18,7 @@ use daisy_proto::plan::PlanReport;
 use serde::Deserialize;
 
 use super::Failure;
+use crate::facts::chips::memory_bytes_per_s;
 use crate::node::planning::{Machine, plan_for};
 use crate::plan::{Hop, Hops};
 
@@ -124,13 +125,15 @@ impl NodeEntry {
         let gib = |size: f64| whole(size * f64::from(1 << 30));
         let available = self.available_gib.unwrap_or(self.memory_gib * IDLE_SHARE);
         let gpu_limit = self.gpu_limit_gib.unwrap_or(self.memory_gib * GPU_SHARE);
+        let chip = self.chip.clone().unwrap_or_else(|| "Apple".to_owned());
         let facts = Facts {
+            memory_bytes_per_s: memory_bytes_per_s(&chip, None),
             memory_bytes: gib(self.memory_gib),
             available_bytes: gib(available),
             memory_limit_bytes: self.memory_limit_gib.map(gib),
             gpu_limit_bytes: Some(gib(gpu_limit)),
             swap_used_bytes: Some(gib(self.swap_used_gib)),
-            chip: Some(self.chip.clone().unwrap_or_else(|| "Apple".to_owned())),
+            chip: Some(chip),
             ..Facts::default()
         };
         Machine { name: self.name.clone(), facts }

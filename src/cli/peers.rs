@@ -192,6 +192,7 @@ fn facts(facts: &Facts) -> Value {
     });
     json!({
         "chip": facts.chip,
+        "memory_bytes_per_s": facts.memory_bytes_per_s,
         "os": facts.os,
         "memory_bytes": facts.memory_bytes,
         "available_bytes": facts.available_bytes,

@@ -497,8 +497,11 @@ fn machine(about: &NodeFacts) {
     let limit = facts
         .memory_limit_bytes
         .map_or_else(String::new, |most| format!(", limit {}", Bytes(most)));
+    let speed = facts
+        .memory_bytes_per_s
+        .map_or_else(String::new, |rate| format!(" at {} GB/s", rate / 1_000_000_000));
     println!(
-        "  memory {}, available {}{swap}{limit}",
+        "  memory {}{speed}, available {}{swap}{limit}",
         Bytes(facts.memory_bytes),
         Bytes(facts.available_bytes)
     );

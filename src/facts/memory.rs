@@ -44,6 +44,8 @@ pub struct Sysctl {
     /// Metal's memory limit can be set here, so there is a GPU that shares the machine's memory.
     pub has_gpu: bool,
     pub chip: Option<String>,
+    /// Of the CPU.
+    pub cores: Option<u64>,
     pub os: Option<String>,
 }
 
@@ -54,6 +56,7 @@ impl Sysctl {
         "kern.memorystatus_vm_pressure_level",
         "iogpu.wired_limit_mb",
         "machdep.cpu.brand_string",
+        "hw.physicalcpu",
         "kern.osversion",
         "kern.osproductversion",
     ];
@@ -76,6 +79,7 @@ impl Sysctl {
             wired_limit_bytes: wired_limit_mb.filter(|mb| *mb > 0).map(|mb| mb << 20),
             has_gpu: wired_limit_mb.is_some(),
             chip: value("machdep.cpu.brand_string").map(str::to_owned),
+            cores: number("hw.physicalcpu"),
             os,
         }
     }

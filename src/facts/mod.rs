@@ -4,10 +4,11 @@
 //! the files. The texts are those of `tests/data/macos`, recorded on many Macs. What a text does not
 //! say is none: a missing name, another language or a new key never makes a parser fail.
 //!
-//! [`memory`], [`power`] and [`linux`] make [`daisy_proto::Facts`]; [`ifconfig`], [`ports`] and
+//! [`memory`], [`chips`], [`power`] and [`linux`] make [`daisy_proto::Facts`]; [`ifconfig`], [`ports`] and
 //! [`thunderbolt`] are put together by [`interfaces`], where the kind of a link is decided; [`route`]
 //! and [`loops`] are for the doctor. Start at [`interfaces`].
 
+pub mod chips;
 pub mod ifconfig;
 pub mod interfaces;
 pub mod linux;

@@ -46,6 +46,7 @@ fn sysctl_says_what_it_knows() {
         wired_limit_bytes: None,
         has_gpu: true,
         chip: Some("Apple M2 Pro".to_owned()),
+        cores: None,
         os: Some("macOS 26.5.1 (25F80)".to_owned()),
     };
     assert_eq!(mini, expected);
@@ -61,6 +62,7 @@ fn sysctl_says_what_it_knows() {
 
     let intel = of("sysctl.intel-no-iogpu.txt");
     assert_eq!((intel.gpu_limit_bytes(), intel.memory_bytes), (None, Some(32 * GIB)));
+    assert_eq!(Sysctl::parse("hw.physicalcpu: 16\n").cores, Some(16));
     assert_eq!(Sysctl::parse("sysctl: unknown oid 'x'\n"), Sysctl::default());
     for odd in ["used = ", "used = M", "used = 1,2,3M", "used = 99999999999999999999.00M", "é"] {
         let text = format!("vm.swapusage: total = 1 {odd}  free");

@@ -73,6 +73,27 @@ pub fn usable<'a>(link: &'a NodeLink, wish: &'a LinkWish) -> impl Iterator<Item 
     allowed(link, wish).filter(is_usable)
 }
 
+/// Ways to change over to, best first, when the one in use is no longer good and there is a good one. Ways
+/// are pairs of the end of `me` and the other one. Empty: stay.
+pub fn better(
+    link: &NodeLink,
+    wish: &LinkWish,
+    me: NodeId,
+    in_use: &(PathEnd, PathEnd),
+) -> Vec<(PathEnd, PathEnd)> {
+    let is_good =
+        |path: &Path| figures(path).is_some_and(|sample| verdict::fault(path, sample).is_none());
+    let is_in_use = |path: &&Path| {
+        let (own, other) = ends(link, path, me);
+        is_same(own, &in_use.0) && is_same(other, &in_use.1)
+    };
+    if link.paths.iter().find(is_in_use).is_some_and(is_good) {
+        return Vec::new();
+    }
+    let good = allowed(link, wish).filter(|path| is_good(path));
+    good.map(|path| ends(link, path, me)).map(|(own, other)| (own.clone(), other.clone())).collect()
+}
+
 /// What carries hidden states now, in words that stay the same while nothing of weight changes.
 pub fn best_now(link: &NodeLink, wish: &LinkWish) -> String {
     let best = allowed(link, wish).find_map(|path| Some((path, figures(path)?)));

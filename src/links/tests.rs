@@ -271,6 +271,45 @@ fn a_look_at_the_best_path_keeps_the_record_while_it_stays_good() {
 }
 
 #[test]
+fn a_bad_way_is_changed_for_a_good_one() {
+    let good = Ok(sample(600, 20_000));
+    let far = Ok(sample(9000, 20_000));
+    let (wish, any) = (LinkWish::default(), LinkWish { any: true, ..LinkWish::default() });
+    let without = LinkWish { exclude_interfaces: vec!["en5".to_owned()], ..LinkWish::default() };
+    let me = NodeId([2; 32]);
+    let way = |row: usize, name: &str, kind| {
+        (end(name, kind, &format!("10.0.{row}.2")), end(name, kind, &format!("10.0.{row}.1")))
+    };
+    let wifi = ("en0", LinkKind::WiFi, Ok(sample(900, 300)), Ok(sample(900, 300)));
+    for (rows, in_use, wish, expected) in [
+        // It is good: the better one is no reason to leave it.
+        ([("bridge0", CABLE, good, good), ("en5", WIRE, good, good)], "en5", &wish, None),
+        // It takes too long, or does not work from both ends.
+        ([("bridge0", CABLE, far, far), ("en5", WIRE, good, good)], "bridge0", &wish, Some("en5")),
+        (
+            [("bridge0", CABLE, Err("no answer"), good), ("en5", WIRE, good, good)],
+            "bridge0",
+            &wish,
+            Some("en5"),
+        ),
+        // Nothing is good, or allowed.
+        ([("bridge0", CABLE, far, far), wifi], "bridge0", &any, None),
+        ([("bridge0", CABLE, far, far), ("en5", WIRE, good, good)], "bridge0", &without, None),
+        // A slow one that was asked for is left once there is a fast one.
+        ([wifi, ("bridge0", CABLE, good, good)], "en0", &any, Some("bridge0")),
+    ] {
+        let row = rows.iter().position(|row| row.0 == in_use).expect("a row");
+        let better = better(&link(&rows), wish, me, &way(row, in_use, rows[row].1));
+        let found = better.first().map(|(own, _)| own.device.name.as_str());
+        assert_eq!(found, expected, "{rows:?}");
+        assert!(better.iter().all(|(own, _)| own.ip.to_string().ends_with(".2")), "{better:?}");
+    }
+    let gone = way(7, "en9", WIRE);
+    let left = better(&link(&[("en5", WIRE, good, good)]), &wish, me, &gone);
+    assert_eq!(left.len(), 1, "its interface is gone");
+}
+
+#[test]
 fn interfaces_can_be_chosen_and_ruled_out() {
     let cable = ("bridge0", CABLE, Ok(sample(600, 20_000)), Ok(sample(600, 20_000)));
     let wifi = ("en0", LinkKind::WiFi, Ok(sample(900, 300)), Ok(sample(700, 300)));

@@ -12,7 +12,9 @@ use super::Addrs;
 use crate::doctor::{Firewall, System};
 use crate::facts::memory::{Sysctl, VmStat};
 use crate::facts::ports::Hardware;
-use crate::facts::{ifconfig, interfaces as concluded, loops, ports, power, route, thunderbolt};
+use crate::facts::{
+    chips, ifconfig, interfaces as concluded, loops, ports, power, route, thunderbolt,
+};
 
 pub(super) fn facts() -> Facts {
     let sysctl = Sysctl::parse(&output("/usr/sbin/sysctl", Sysctl::NAMES));
@@ -27,6 +29,10 @@ pub(super) fn facts() -> Facts {
         swap_used_bytes: sysctl.swap_used_bytes,
         pressure: sysctl.pressure,
         power: power::parse(&pmset(&["-g", "batt"]), &pmset(&["-g"])),
+        memory_bytes_per_s: sysctl
+            .chip
+            .as_ref()
+            .and_then(|chip| chips::memory_bytes_per_s(chip, sysctl.cores)),
         chip: sysctl.chip,
         os: sysctl.os,
     }

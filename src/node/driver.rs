@@ -1,18 +1,20 @@
 //! Serving one model: gather nodes, plan, stage and load ranks, answer requests, take everything
-//! down. One task owns it all; every cause of work is an [`Event`]. Start at [`drive`].
+//! down. One task owns it all; every cause of work is an [`Event`]. `start` brings the ranks up, `links`
+//! keeps them joined. Start at [`drive`].
+
+mod links;
+mod start;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use daisy_proto::control::{self, Request};
+use daisy_proto::control::{self, NodeFacts, Request};
 use daisy_proto::local::{
-    Admit, Budget, FromNode, FromRank, PlannedShard, RankStart, RankStatus, Refusal, RefusalKind,
-    Serve, ToRank,
+    Budget, FromNode, FromRank, PlannedShard, RankStatus, Refusal, RefusalKind, Serve,
 };
 use daisy_proto::plan::{PlanReport, PlannedRank};
-use daisy_proto::{PipelineId, Rank, Sampling, SeqId};
+use daisy_proto::{NodeLink, PipelineId, Rank, SeqId};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -25,12 +27,10 @@ use super::model::Model;
 use super::peers::{Peer, PeerEvent};
 use super::planning::{Prepared, prepare};
 use super::ranks::{RankEvent, RankProcess};
-use super::relay::{join, relay};
-use super::requests::{self, QUEUE_MAX, Requests};
-use super::staging::{Hops, Neighbours, StagedAt, bind_ip, stage_at};
-use super::watching;
+use super::relay::join;
+use super::requests::{self, QUEUE_MAX};
+use super::staging::{Hops, StagedAt};
 use crate::api;
-use crate::machine::Machine;
 use crate::pipeline::{Failure, Input, Pipeline, State};
 
 /// What the command line may say while the model is served.
@@ -70,6 +70,10 @@ pub(crate) async fn drive(
 enum Event {
     LocalStaged(Result<RankProcess, String>),
     PeerStaged(Rank, Result<StagedAt, String>),
+    /// Of the edge from this rank.
+    Link(usize, Box<NodeLink>),
+    /// A peer that was lost for that reason, by another connection or not at all.
+    PeerFound(Rank, String, Result<links::Found, String>),
     Local(RankEvent),
     Peer(Rank, PeerEvent),
     Command(Option<Command>),
@@ -84,14 +88,20 @@ struct Driver {
     pipeline: Pipeline,
     origin: Instant,
     staged: Vec<Option<StagedAt>>,
-    /// From each rank to the next.
+    /// From each rank to the next; the way in use comes first.
     hops: Hops,
+    /// Of each edge, as the command line was told.
+    best_told: Vec<Option<String>>,
+    /// Of each rank's node, when it was planned.
+    about: Vec<NodeFacts>,
+    node: Arc<Node>,
     /// Keep facts and links of the peers fresh while the pipeline lives.
     watches: JoinSet<()>,
+    /// What must not hold the loop up.
+    tasks: JoinSet<()>,
     loaded: Vec<Option<(u64, String)>>,
     /// Ranks whose machines are short of memory, and why.
     short: BTreeMap<Rank, String>,
-    machine: Arc<Machine>,
     local: Option<RankProcess>,
     model: Model,
     context: u32,
@@ -132,8 +142,8 @@ impl Driver {
         let names = planned.iter().map(|shard| shard.node_name.clone()).collect();
         let world = planned.len();
         let origin = Instant::now();
-        let watches = watching::links(node, &members, &wish.links, out);
-        Ok(Self {
+        let about = members.iter().map(|member| member.facts.clone()).collect();
+        let mut driver = Self {
             id,
             wish,
             peers: take_peers(members, &events_in),
@@ -141,10 +151,13 @@ impl Driver {
             origin,
             staged: vec![None; world],
             hops,
-            watches,
+            best_told: vec![None; world],
+            about,
+            node: Arc::clone(node),
+            watches: JoinSet::new(),
+            tasks: JoinSet::new(),
             loaded: vec![None; world],
             short: BTreeMap::new(),
-            machine: Arc::clone(&node.machine),
             local: None,
             model,
             context,
@@ -157,7 +170,9 @@ impl Driver {
             endpoint,
             out: out.clone(),
             planned,
-        })
+        };
+        driver.watch_links();
+        Ok(driver)
     }
 
     async fn run(mut self, commands: &mut mpsc::Receiver<Command>) -> Result<(), Refusal> {
@@ -198,47 +213,6 @@ impl Driver {
         }
     }
 
-    /// Starts every rank process; each answers by an event.
-    fn stage(&self) {
-        for (shard, peer) in self.planned.iter().zip(&self.peers) {
-            let start = self.rank_start(shard);
-            let events = self.events_in.clone();
-            if let Some(peer) = peer.clone() {
-                let rank = shard.rank;
-                tokio::spawn(async move {
-                    let staged = stage_at(&peer, start).await;
-                    let _ = events.send(Event::PeerStaged(rank, staged)).await;
-                });
-            } else {
-                let machine = Arc::clone(&self.machine);
-                tokio::spawn(async move {
-                    let ranks = relay(EVENTS_MAX, events.clone(), Event::Local);
-                    let started = RankProcess::start(start, &machine, ranks).await;
-                    let staged = started.map_err(|error| error.to_string());
-                    let _ = events.send(Event::LocalStaged(staged)).await;
-                });
-            }
-        }
-    }
-
-    fn rank_start(&self, shard: &PlannedShard) -> RankStart {
-        let world = self.planned.len();
-        let before = (shard.rank.0 as usize + world - 1) % world;
-        let bind = bind_ip(&self.hops[before]);
-        RankStart {
-            pipeline: self.id,
-            rank: shard.rank,
-            world: u32::try_from(self.planned.len()).unwrap_or(u32::MAX),
-            shard: shard.shard,
-            checkpoint: self.wish.model.clone(),
-            dtype: self.wish.dtype,
-            bind: SocketAddr::new(bind, 0),
-            chunk: self.wish.chunk,
-            budget: self.budget,
-            needs_bytes: self.needs.get(shard.rank.0 as usize).copied().unwrap_or_default(),
-        }
-    }
-
     /// Says whether the pipeline's state changed.
     async fn handle(&mut self, event: Event) -> bool {
         let now = self.origin.elapsed();
@@ -265,7 +239,18 @@ impl Driver {
             Event::Local(RankEvent::Message(message)) => return self.on_rank_0(message).await,
             Event::Local(RankEvent::Memory(short)) => return self.on_memory(Rank(0), short).await,
             Event::Peer(rank, PeerEvent::Lost(reason)) => {
-                failed(rank, format!("is out of reach, its node's connection ended: {reason}"))
+                if self.look_for(rank, &reason) {
+                    return false;
+                }
+                links::out_of_reach(rank, &reason)
+            }
+            Event::PeerFound(rank, reason, found) => match self.found(rank, reason, found).await {
+                Some(input) => input,
+                None => return false,
+            },
+            Event::Link(edge, link) => {
+                self.link_seen(edge, &link).await;
+                return false;
             }
             // A peer speaks for its own rank of this pipeline alone.
             Event::Peer(from, PeerEvent::Event(event)) => match event {
@@ -283,6 +268,12 @@ impl Driver {
                     if (pipeline, rank) == (self.id, from) =>
                 {
                     return self.on_memory(rank, short).await;
+                }
+                control::Event::Moved { pipeline, rank, way, cause }
+                    if (pipeline, rank) == (self.id, from) =>
+                {
+                    self.moved(rank, &way, &cause).await;
+                    return false;
                 }
                 control::Event::Exited { pipeline, rank, reason, blame }
                     if (pipeline, rank) == (self.id, from) =>
@@ -302,6 +293,10 @@ impl Driver {
                 self.rank_ready(Rank(0), resident_bytes, device)
             }
             FromRank::Finished { seq: WARM_UP, .. } => Input::Warmed,
+            FromRank::Moved { way, cause } => {
+                self.moved(Rank(0), &way, &cause).await;
+                return false;
+            }
             FromRank::Token { seq: WARM_UP, .. }
             | FromRank::Listening { .. }
             | FromRank::Failed { .. } => return false,
@@ -355,20 +350,6 @@ impl Driver {
         }
     }
 
-    fn local_staged(&mut self, process: RankProcess) {
-        let RankProcess { pid, key, port, .. } = process;
-        self.staged[0] = Some(StagedAt { pid, key, port });
-        if let Some(submissions) = self.submissions.take() {
-            let (requests, inputs) = mpsc::channel(EVENTS_MAX);
-            let text = Arc::clone(&self.model.text);
-            let state = self.endpoint.state();
-            let task = Requests::new(text, self.context, process.sender(), state);
-            tokio::spawn(task.run(submissions, inputs));
-            self.requests = Some(requests);
-        }
-        self.local = Some(process);
-    }
-
     async fn progress(&mut self, rank: Rank, progress: control::LoadProgress) -> bool {
         let changed = self.pipeline.handle(self.origin.elapsed(), Input::Progress(rank, progress));
         let (done, total) = self.pipeline.loaded();
@@ -383,35 +364,6 @@ impl Driver {
             *slot = Some((resident_bytes, device));
         }
         Input::RankReady(rank)
-    }
-
-    /// All ranks listen: tells each who its neighbours are.
-    async fn connect(&mut self) {
-        let staged: Vec<StagedAt> = self.staged.iter().flatten().copied().collect();
-        for (neighbours, peer) in Neighbours::on_ring(&staged, &self.hops).iter().zip(&self.peers) {
-            if let Some(peer) = peer {
-                // A peer that does not answer is lost, and its connection says so.
-                let _ = peer.call(neighbours.request(self.id), CALL_MAX).await;
-            } else if let Some(local) = &self.local {
-                local.send(neighbours.to_rank()).await;
-            }
-        }
-    }
-
-    /// One short sequence through the whole chain, so that ready means ready.
-    async fn warm_up(&mut self) {
-        let admit = Admit {
-            seq: WARM_UP,
-            prompt: vec![0],
-            max_tokens: 2,
-            eos: Vec::new(),
-            sampling: Sampling::greedy(),
-            bias: Vec::new(),
-            logprobs: None,
-        };
-        if let Some(local) = &self.local {
-            local.send(ToRank::Admit(admit)).await;
-        }
     }
 
     async fn ready(&mut self) {
@@ -478,6 +430,7 @@ impl Driver {
     /// Ends every rank everywhere.
     async fn take_down(&mut self) {
         self.watches.abort_all();
+        self.tasks.abort_all();
         let peers = self.peers.iter_mut().filter_map(Option::take);
         let pipeline = self.id;
         let stops = peers.map(|peer| async move {

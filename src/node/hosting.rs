@@ -1,7 +1,7 @@
 //! The other side of [`super::peers`]: a node is connected, and as a driver it may want ranks here.
-//! Whatever it staged ends with its connection.
+//! Whatever it staged ends with its connection; when that breaks off without a word, a moment later
+//! ([`super::leases`]).
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use daisy_proto::control::{Event, Message, Request, Response};
 use daisy_proto::local::{FromNode, FromRank, RankStart, Refusal, RefusalKind, ToNode, ToRank};
 use daisy_proto::{Interface, NodeId, NodeLink, PipelineId, Rank};
-use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use super::Node;
 use super::attach::Attached;
+use super::leases::Ranks;
 use super::measuring::{link_to_stranger, own_facts, trials};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::relay;
 use super::remote::Attended;
-use crate::net::{ConnectionLost, ControlConnection};
+use crate::net::{ConnectionLost, ControlConnection, LostCause};
 use crate::store::Checkpoint;
 use crate::{links, logs};
 
@@ -28,7 +28,6 @@ pub(crate) async fn host(node: &Arc<Node>, attached: &Attached, connection: Cont
     let driver = connection.peer;
     tracing::info!(peer = %driver.short(), %remote, "a node connected");
     let (sender, mut receiver) = connection.split();
-    let (events, mut rank_events) = mpsc::channel(EVENTS_MAX);
     let (said, mut heard) = mpsc::channel(EVENTS_MAX);
     let (requests, mut inbox) = mpsc::channel::<Message>(1);
     // Reading is a task of its own: a cancelled read could lose half a message.
@@ -44,14 +43,14 @@ pub(crate) async fn host(node: &Arc<Node>, attached: &Attached, connection: Cont
             }
         }
     });
-    let mut ranks = Hosted {
+    let mut hosted = Hosted {
         node,
         attached,
         driver,
         remote,
         their_interfaces: Vec::new(),
-        events,
-        ranks: HashMap::new(),
+        ranks: Ranks::none(),
+        again: Vec::new(),
         said,
         attended: None,
     };
@@ -59,7 +58,7 @@ pub(crate) async fn host(node: &Arc<Node>, attached: &Attached, connection: Cont
         let message = tokio::select! {
             message = inbox.recv() => match message {
                 Some(Message::Request { call, request }) => {
-                    Message::Response { call, response: ranks.answer(request).await }
+                    Message::Response { call, response: hosted.answer(request).await }
                 }
                 // A driver answers nothing, since nothing is asked of it.
                 Some(Message::Response { .. } | Message::Event(_)) => continue,
@@ -67,30 +66,46 @@ pub(crate) async fn host(node: &Arc<Node>, attached: &Attached, connection: Cont
             },
             Some(said) = heard.recv() => {
                 if said.is_none() {
-                    ranks.attended = None;
+                    hosted.attended = None;
                 }
                 Message::Event(Event::Said(said))
             }
-            Some((pipeline, rank, event)) = rank_events.recv() => {
+            Some((pipeline, rank, event)) = hosted.ranks.events.recv() => {
                 if matches!(event, RankEvent::Exited { .. }) {
-                    ranks.ranks.remove(&pipeline);
+                    hosted.ranks.by_pipeline.remove(&pipeline);
                 }
-                match report(pipeline, rank, event) {
-                    Some(event) => Message::Event(event),
-                    None => continue,
+                let Some(event) = report(pipeline, rank, event) else { continue };
+                if matches!(event, Event::Moved { .. }) {
+                    hosted.ranks.moved.insert(pipeline, event.clone());
                 }
+                Message::Event(event)
             }
         };
         if sender.send(&message).await.is_err() {
             break;
         }
+        for event in hosted.again.drain(..) {
+            // One that fails is seen by the next that is sent.
+            let _ = sender.send(&Message::Event(event)).await;
+        }
     }
     // The reader may wait for room in here; without this nobody would ever end the ranks.
     drop(inbox);
-    let how =
-        reading.await.ok().flatten().map_or_else(|| "closed".to_owned(), |lost| lost.to_string());
-    tracing::info!(peer = %driver.short(), how, ranks = ranks.ranks.len(), "a node's connection ended");
-    join_all(ranks.ranks.drain().map(|(_, rank)| rank.stop())).await;
+    let lost = reading.await.ok().flatten();
+    let how = lost.as_ref().map_or_else(|| "closed".to_owned(), ToString::to_string);
+    let ranks = hosted.ranks;
+    let count = ranks.by_pipeline.len();
+    tracing::info!(peer = %driver.short(), how, ranks = count, "a node's connection ended");
+    match lost {
+        Some(ConnectionLost { cause: LostCause::Silent, .. }) => {
+            tokio::select! {
+                () = node.leases.keep(driver, ranks) => {}
+                // Its processes end with the node.
+                () = node.stopping() => {}
+            }
+        }
+        _ => ranks.stop().await,
+    }
 }
 
 /// The ranks that one driver has here.
@@ -101,8 +116,9 @@ struct Hosted<'a> {
     remote: SocketAddr,
     /// As it told with its wish for a measurement.
     their_interfaces: Vec<Interface>,
-    events: mpsc::Sender<(PipelineId, Rank, RankEvent)>,
-    ranks: HashMap<PipelineId, RankProcess>,
+    ranks: Ranks,
+    /// To be told after the answer.
+    again: Vec<Event>,
     said: mpsc::Sender<Option<Box<FromNode>>>,
     /// The command line of that node, while it has one here.
     attended: Option<Attended>,
@@ -129,21 +145,47 @@ impl Hosted<'_> {
             }
             Request::Attend(said) => self.attend(&said).await,
             Request::Stage(start) => self.stage(start).await,
-            Request::Connect { pipeline, previous, next, ways } => {
-                match self.ranks.get(&pipeline) {
-                    Some(rank) => {
-                        rank.send(ToRank::Connect { previous, next, ways }).await;
-                        Response::Done
-                    }
-                    None => refused(format!("there is no rank of pipeline {pipeline} here")),
+            Request::Connect { pipeline, previous, next, ways } => match self.rank_of(pipeline) {
+                Some(rank) => {
+                    rank.send(ToRank::Connect { previous, next, ways }).await;
+                    Response::Done
                 }
-            }
+                None => refused(format!("there is no rank of pipeline {pipeline} here")),
+            },
+            Request::Reroute { pipeline, ways } => match self.rank_of(pipeline) {
+                Some(rank) => {
+                    rank.send(ToRank::Reroute { ways }).await;
+                    Response::Done
+                }
+                None => refused(format!("there is no rank of pipeline {pipeline} here")),
+            },
             Request::Stop { pipeline } => {
-                if let Some(rank) = self.ranks.remove(&pipeline) {
+                if let Some(rank) = self.ranks.by_pipeline.remove(&pipeline) {
                     rank.stop().await;
                 }
                 Response::Done
             }
+            Request::Resume { pipeline } => self.resume(pipeline).await,
+        }
+    }
+
+    fn rank_of(&self, pipeline: PipelineId) -> Option<&RankProcess> {
+        self.ranks.by_pipeline.get(&pipeline)
+    }
+
+    /// The driver's earlier connection broke off: what it staged there is held by this one.
+    async fn resume(&mut self, pipeline: PipelineId) -> Response {
+        if !self.ranks.by_pipeline.is_empty() {
+            return refused("this connection holds ranks already".to_owned());
+        }
+        match self.node.leases.wait_for(self.driver, pipeline).await {
+            Some(ranks) => {
+                tracing::info!(driver = %self.driver.short(), "the driver is back: its ranks go on");
+                self.again.extend(ranks.moved.values().cloned());
+                self.ranks = ranks;
+                Response::Done
+            }
+            None => refused(format!("there is no rank of pipeline {pipeline} here")),
         }
     }
 
@@ -191,18 +233,19 @@ impl Hosted<'_> {
         if start.world == 0 || start.rank.0 >= start.world {
             return refused(format!("there is no rank {rank} of {}", start.world));
         }
-        if self.ranks.len() >= RANKS_MAX {
+        if self.ranks.by_pipeline.len() >= RANKS_MAX {
             return refused(format!("a driver may have at most {RANKS_MAX} ranks here"));
         }
-        if self.ranks.contains_key(&pipeline) {
+        if self.ranks.by_pipeline.contains_key(&pipeline) {
             return refused(format!("pipeline {pipeline} has a rank here already"));
         }
-        let events = relay(EVENTS_MAX, self.events.clone(), move |event| (pipeline, rank, event));
+        let told = move |event| (pipeline, rank, event);
+        let events = relay(EVENTS_MAX, self.ranks.events_in.clone(), told);
         match RankProcess::start(start, &self.node.machine, events).await {
             Ok(process) => {
                 let RankProcess { pid, key, port, .. } = process;
                 let staged = Response::Staged { pid, key, port };
-                self.ranks.insert(pipeline, process);
+                self.ranks.by_pipeline.insert(pipeline, process);
                 staged
             }
             Err(error) => refused(error.to_string()),
@@ -231,6 +274,9 @@ fn report(pipeline: PipelineId, rank: Rank, event: RankEvent) -> Option<Event> {
             Event::Ready { pipeline, rank, resident_bytes, device, dtype }
         }
         RankEvent::Memory(short) => Event::Memory { pipeline, rank, short },
+        RankEvent::Message(FromRank::Moved { way, cause }) => {
+            Event::Moved { pipeline, rank, way, cause }
+        }
         RankEvent::Exited { reason, blame } => Event::Exited { pipeline, rank, reason, blame },
         // Tokens come from rank 0, which is the driver's own.
         RankEvent::Message(_) => return None,

@@ -16,7 +16,7 @@ use tokio::sync::{MutexGuard, mpsc};
 use tokio::time::timeout;
 
 use super::Node;
-use super::peers::Peer;
+use super::peers::{Peer, PeerEvent};
 use crate::links;
 use crate::net::probe::{self, Depth};
 
@@ -89,6 +89,18 @@ pub(crate) async fn link_to_stranger(
     if let Some(neighbour) = neighbours.iter().find(|neighbour| neighbour.id == id) {
         return link_to(node, &neighbour.handle, about).await;
     }
+    let (events, _unheard) = mpsc::channel(1);
+    let peer = connect_to(node, id, about, events).await?;
+    link_to(node, &peer, about).await
+}
+
+/// Connects to a node by whichever of its addresses answers.
+pub(crate) async fn connect_to(
+    node: &Node,
+    id: NodeId,
+    about: &NodeFacts,
+    events: mpsc::Sender<PeerEvent>,
+) -> Result<Peer, String> {
     let ours = own_facts(node).await;
     let pairs = [false, true]
         .map(|is_here| links::candidates(&ours.interfaces, &about.interfaces, is_here));
@@ -99,21 +111,11 @@ pub(crate) async fn link_to_stranger(
             addrs.push(addr);
         }
     }
-    let dials = addrs.iter().map(|addr| Box::pin(connect(node, *addr, id)));
-    if addrs.is_empty() {
-        return Err(format!("no address of `{}` is on a network of this node", about.name));
+    match node.control.dial_node(id, &addrs, DIAL_MAX).await {
+        Some(Ok(connection)) => Ok(Peer::start(connection, events)),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err(format!("no address of `{}` is on a network of this node", about.name)),
     }
-    let (peer, _) = futures::future::select_ok(dials).await?;
-    link_to(node, &peer, about).await
-}
-
-async fn connect(node: &Node, addr: SocketAddr, id: NodeId) -> Result<Peer, String> {
-    let connection = node.control.dial(addr, DIAL_MAX).await.map_err(|error| error.to_string())?;
-    if connection.peer != id {
-        return Err(format!("another node answers at {addr}"));
-    }
-    let (events, _unheard) = mpsc::channel(1);
-    Ok(Peer::start(connection, events))
 }
 
 /// Tries every pair of addresses from both ends and makes the record. The turn is this node's: two

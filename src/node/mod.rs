@@ -14,6 +14,7 @@ mod driver;
 mod endpoint;
 pub mod handle;
 mod hosting;
+mod leases;
 mod measuring;
 mod members;
 mod memory_watch;
@@ -46,6 +47,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
+use self::leases::Leases;
 use self::neighbours::Neighbours;
 use self::pairing::Pairings;
 pub(crate) use self::pairing::remember;
@@ -89,6 +91,8 @@ pub struct Node {
     /// Held while this node leads a measurement.
     pub(crate) measuring: Mutex<()>,
     pub(crate) neighbours: Neighbours,
+    /// Ranks whose driver is out of reach for the moment.
+    pub(crate) leases: Leases,
     pub(crate) pairings: Arc<Pairings>,
     /// Why nodes are not found by multicast; none: they are.
     pub(crate) discovery_fault: Option<Refusal>,
@@ -161,6 +165,7 @@ impl Node {
             survey: survey::Survey::default(),
             measuring: Mutex::default(),
             neighbours,
+            leases: Leases::default(),
             pairings,
             discovery_fault,
             shutdown: watch::Sender::new(false),

@@ -12,7 +12,7 @@ use super::Node;
 use super::members::{Member, choose, gather, join_up, link_between};
 use super::model::Model;
 use super::staging;
-use crate::plan::{self, Ceiling, Cut, Hop, Hops, RESERVE_USUAL, Task, Wish, chips, report};
+use crate::plan::{self, Ceiling, Cut, Hop, Hops, RESERVE_USUAL, Speed, Task, Wish, chips, report};
 use crate::{links, preflight};
 
 /// A machine that may hold a rank.
@@ -167,7 +167,10 @@ fn nodes(machines: &[Machine], headroom: &Headroom) -> Result<Vec<plan::Node>, R
             swap_used_bytes: facts.swap_used_bytes,
             reserve_bytes: reserve(headroom, at, name),
             ceiling: chips::is_apple(chip).then(|| Ceiling::of_apple(facts.memory_bytes)),
-            speed: chips::speed(chip),
+            speed: Speed {
+                bytes_per_s: facts.memory_bytes_per_s,
+                flop_per_s: chips::flop_per_s(chip),
+            },
         }
     };
     Ok(machines.iter().enumerate().map(node).collect())

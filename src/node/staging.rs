@@ -4,9 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use daisy_proto::PathEnd;
 use daisy_proto::control::{RankKey, Request, Response, Way};
 use daisy_proto::local::{RankStart, ToRank};
+use daisy_proto::{Interface, PathEnd};
 
 use super::peers::Peer;
 
@@ -54,18 +54,22 @@ impl Neighbours {
     }
 }
 
-/// Where a rank listens: on the one address by which the rank before it comes, or on all of them.
-/// Keys, not addresses, decide who comes in.
-pub(crate) fn bind_ip(incoming: &[(PathEnd, PathEnd)]) -> IpAddr {
+/// Where a rank listens: on loopback for one on the same machine, else on all addresses of its node, for the
+/// rank before it may have to come by another one later. Keys, not addresses, decide who comes in.
+pub(crate) fn bind_ip(incoming: &[(PathEnd, PathEnd)], interfaces: &[Interface]) -> IpAddr {
     let mut ips = incoming.iter().map(|(_, listener)| listener.ip);
-    let Some(first) = ips.next() else { return Ipv4Addr::LOCALHOST.into() };
-    let needs_scope = matches!(first, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    if !needs_scope && ips.clone().all(|ip| ip == first) {
-        first
-    } else if first.is_ipv6() || ips.any(|ip| ip.is_ipv6()) {
-        Ipv6Addr::UNSPECIFIED.into()
-    } else {
-        Ipv4Addr::UNSPECIFIED.into()
+    match ips.next() {
+        None => Ipv4Addr::LOCALHOST.into(),
+        Some(first) if first.is_loopback() => first,
+        Some(first) => {
+            let mut own = interfaces.iter().flat_map(|interface| &interface.addrs);
+            // A machine without IPv6 has the other family left.
+            if first.is_ipv6() || ips.any(|ip| ip.is_ipv6()) || own.any(|addr| addr.ip.is_ipv6()) {
+                Ipv6Addr::UNSPECIFIED.into()
+            } else {
+                Ipv4Addr::UNSPECIFIED.into()
+            }
+        }
     }
 }
 
@@ -84,7 +88,7 @@ const STAGE_MAX: Duration = Duration::from_secs(25);
 
 #[cfg(test)]
 mod tests {
-    use daisy_proto::{Device, LinkKind};
+    use daisy_proto::{Address, Device, LinkKind};
 
     use super::*;
 
@@ -117,15 +121,22 @@ mod tests {
         let from = |ips: &[&str]| -> Vec<(PathEnd, PathEnd)> {
             ips.iter().map(|ip| (end("a", "10.0.0.9"), end("b", ip))).collect()
         };
-        for (ips, expected) in [
-            (&[][..], "127.0.0.1"),
-            (&["10.0.0.1"][..], "10.0.0.1"),
-            (&["10.0.0.1", "10.0.0.1"][..], "10.0.0.1"),
-            (&["10.0.0.1", "10.0.1.1"][..], "0.0.0.0"),
-            (&["10.0.0.1", "fe80::1"][..], "::"),
-            (&["fe80::1"][..], "::"),
+        let interface = |ip: &str| Interface {
+            device: Device { name: "b".to_owned(), index: 4 },
+            kind: LinkKind::WiFi,
+            mtu: 1500,
+            addrs: vec![Address { ip: ip.parse().expect("an ip"), prefix: 24 }],
+        };
+        let (v4, both) = ([interface("10.0.0.1")], [interface("10.0.0.1"), interface("fe80::1")]);
+        for (ips, interfaces, expected) in [
+            (&[][..], &v4[..], "127.0.0.1"),
+            (&["127.0.0.1"], &both, "127.0.0.1"),
+            (&["10.0.0.1"], &v4, "0.0.0.0"),
+            (&["10.0.0.1"], &both, "::"),
+            (&["10.0.0.1", "fe80::1"], &both, "::"),
+            (&["fe80::1"], &both, "::"),
         ] {
-            assert_eq!(bind_ip(&from(ips)).to_string(), expected, "{ips:?}");
+            assert_eq!(bind_ip(&from(ips), interfaces).to_string(), expected, "{ips:?}");
         }
         let link_local = Way::between(&end("a", "fe80::1"), &end("b", "fe80::2"), 9);
         assert_eq!(link_local.addr.to_string(), "[fe80::2%3]:9", "the scope is the dialler's own");

@@ -1,63 +1,69 @@
-//! Watches the links of a pipeline and tells the command line when one changes. What serves goes on: a
-//! rank keeps the edge that it has.
+//! Watches the links of a pipeline's ring while it lives. Knows no ranks and decides nothing: it reports.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use daisy_proto::local::{FromNode, LinkWish};
+use daisy_proto::NodeLink;
+use daisy_proto::control::{Request, Response};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::Node;
-use super::members::Member;
+use super::measuring::ask_for_link;
 use super::peers::Peer;
 use super::survey;
-use crate::links;
 
-/// Keeps facts of the members and this node's links to them fresh, until it is dropped.
-pub(crate) fn links(
+/// Reports the link from each node of the ring to the next, by its number, now and then, until it is
+/// dropped. None in `ring` is this node.
+pub(crate) fn edges(
     node: &Arc<Node>,
-    members: &[Member],
-    wish: &LinkWish,
-    out: &mpsc::Sender<FromNode>,
+    ring: &[Option<Peer>],
+    report: &mpsc::Sender<(usize, NodeLink)>,
 ) -> JoinSet<()> {
     let mut watches = JoinSet::new();
-    for member in members {
-        let Some((peer, _)) = &member.peer else { continue };
-        let (node, peer, out, wish) = (Arc::clone(node), peer.clone(), out.clone(), wish.clone());
-        let name = member.facts.name.clone();
+    let attended = node.neighbours.ready();
+    for peer in ring.iter().flatten() {
         // A neighbour is attended to already.
-        let is_attended = node.neighbours.ready().iter().any(|ready| ready.id == peer.id);
+        if attended.iter().all(|ready| ready.id != peer.id) {
+            let (node, peer) = (Arc::clone(node), peer.clone());
+            watches.spawn(async move { survey::attend(&node, &peer).await });
+        }
+    }
+    for (edge, from) in ring.iter().enumerate() {
+        let to = ring[(edge + 1) % ring.len()].clone();
+        let (node, from, report) = (Arc::clone(node), from.clone(), report.clone());
         watches.spawn(async move {
-            let told = tell_changes(&node, &peer, name.as_str(), &wish, &out);
-            if is_attended {
-                told.await;
-            } else {
-                tokio::join!(survey::attend(&node, &peer), told);
+            let interval =
+                if from.is_some() && to.is_some() { ASKED_EACH } else { OWN_LOOKED_AT_EACH };
+            loop {
+                tokio::time::sleep(interval).await;
+                if let Some(link) = link_between(&node, from.as_ref(), to.as_ref()).await
+                    && report.send((edge, link)).await.is_err()
+                {
+                    return;
+                }
             }
         });
     }
     watches
 }
 
-async fn tell_changes(
-    node: &Node,
-    peer: &Peer,
-    name: &str,
-    wish: &LinkWish,
-    out: &mpsc::Sender<FromNode>,
-) {
-    let mut last: Option<String> = None;
-    loop {
-        tokio::time::sleep(INTERVAL).await;
-        let Some(link) = node.survey.of(&peer.id).and_then(|known| known.link) else { continue };
-        let best = links::best_now(&link, wish);
-        if last.as_ref().is_some_and(|before| *before != best) {
-            let text = format!("the link to `{name}` has changed: {best}");
-            let _ = out.send(FromNode::Note(text)).await;
+/// As it is known: whoever attends the link keeps it fresh.
+async fn link_between(node: &Node, from: Option<&Peer>, to: Option<&Peer>) -> Option<NodeLink> {
+    match (from, to) {
+        (None, Some(peer)) | (Some(peer), None) => node.survey.of(&peer.id)?.link,
+        (Some(from), Some(to)) => {
+            // As it is now: with interfaces of before it would be measured anew each time.
+            let Ok(Response::Facts(about)) = to.call(Request::Facts, CALL_MAX).await else {
+                return None;
+            };
+            ask_for_link(from, to.id, *about).await.ok()
         }
-        last = Some(best);
+        (None, None) => None,
     }
 }
 
-const INTERVAL: Duration = Duration::from_secs(5);
+const OWN_LOOKED_AT_EACH: Duration = Duration::from_secs(5);
+/// Costs each of two nodes a question.
+const ASKED_EACH: Duration = Duration::from_secs(15);
+const CALL_MAX: Duration = Duration::from_secs(15);

@@ -137,6 +137,7 @@ impl<'a> Chain<'a> {
                 self.tell(output.into_iter().collect())?;
             }
             Event::Node(ToRank::Shrink) => self.engine.shrink()?,
+            Event::Node(ToRank::Reroute { ways }) => self.edges.reroute(ways),
             Event::Node(ToRank::Start(_) | ToRank::Connect { .. }) => {
                 return Err(RankError::OutOfTurn("a second start"));
             }
@@ -159,6 +160,9 @@ impl<'a> Chain<'a> {
             EdgeEvent::Closed(reason) => {
                 tracing::info!(%neighbour, %reason, "the neighbour closed its edge");
                 self.cut = true;
+            }
+            EdgeEvent::Moved { way, cause } => {
+                self.node.write(&FromRank::Moved { way, cause })?;
             }
             EdgeEvent::Failed { message } => return Err(RankError::Edge { neighbour, message }),
         }

@@ -110,6 +110,13 @@ impl Edges {
         }
     }
 
+    /// Moves the edge to the next rank; one that turns round in this process has no way.
+    pub(crate) fn reroute(&self, ways: Vec<Way>) {
+        if let Self::Ring { outgoing, .. } = self {
+            outgoing.reroute(ways);
+        }
+    }
+
     pub(crate) fn close(self, reason: CloseReason) {
         if let Self::Ring { incoming, outgoing } = self {
             incoming.close(reason);

@@ -7,10 +7,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cable::Cable;
-use super::cluster::{Endless, Home, Process, Ready};
+use super::cluster::{Endless, Home, PATIENCE, Process, Ready};
 use super::rig::{Machine, chat, ip, pair_of_machines, peers};
 use super::skip;
 
@@ -20,6 +20,7 @@ struct Rig {
     far: Machine,
     /// Keeps the TUN devices.
     devices: Child,
+    slow_is: &'static str,
 }
 
 impl Rig {
@@ -42,19 +43,33 @@ impl Rig {
             machine.ip(&format!("addr add {SLOW_NET}.{end}/24 dev {SLOW}"))?;
             machine.ip(&format!("link set {SLOW} up"))?;
         }
-        Ok(Self { near, far, devices })
+        Ok(Self { near, far, devices, slow_is: "wifi" })
     }
 
     /// Both nodes, which know each other by the fast link.
     fn nodes(&self) -> Ready {
         let listen = format!("0.0.0.0:{PORT}");
-        let kinds = format!("{FAST}=thunderbolt,{SLOW}=wifi");
+        let kinds = format!("{FAST}=thunderbolt,{SLOW}={}", self.slow_is);
         let home = |name: &str, machine: &Machine| {
             Home::new(name).within(&machine.namespace).with_interfaces(&kinds)
         };
         let nodes =
             vec![(home("near", &self.near), listen.clone()), (home("far", &self.far), listen)];
         Ready::new(nodes).reached_at(&[&format!("{FAST_NET}.2:{PORT}")])
+    }
+
+    /// What stands for Wi-Fi is something else.
+    fn with_slow_as(mut self, kind: &'static str) -> Self {
+        self.slow_is = kind;
+        self
+    }
+
+    /// Waits for counts of both links.
+    fn until(&self, what: &str, is_so: impl Fn((u64, u64)) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !is_so(self.bytes()) {
+            assert!(Instant::now() < until, "{what}: {:?}", self.bytes());
+        }
     }
 
     /// Sent and received by the near end, on the fast and on the slow link.
@@ -124,8 +139,7 @@ fn hidden_states_take_the_fast_link_and_a_slow_one_is_refused() {
     let mut serve = ready.serve(model.path(), &["--layers", "2,3"]);
     let url = endpoint(&serve);
     let (fast, slow) = rig.bytes();
-    let asked = chat(&ready.homes[0], &url, &tokens.to_string()).wait_with_output().expect("ends");
-    assert!(asked.status.success(), "{asked:?}");
+    answer(chat(&ready.homes[0], &url, &tokens.to_string()));
     let (fast, slow) = (rig.bytes().0 - fast, rig.bytes().1 - slow);
     println!("{fast} bytes on the fast link, {slow} on the slow one");
     both_ends_show_the_same_link(&ready);
@@ -155,12 +169,82 @@ fn hidden_states_take_the_fast_link_and_a_slow_one_is_refused() {
     let url = endpoint(&serve);
     serve.line("note: the links cost about");
     let (_, slow) = rig.bytes();
-    let asked = chat(&ready.homes[0], &url, "8").wait_with_output().expect("ends");
-    assert!(asked.status.success(), "{asked:?}");
+    answer(chat(&ready.homes[0], &url, "8"));
     let slow = rig.bytes().1 - slow;
     assert!(slow >= 8 * hidden_bytes * 2, "{slow} bytes on the link that was asked for");
     serve.signal("-INT");
     assert_eq!(serve.exit_code(), Some(0));
+}
+
+/// A cable with another one beside it: what is under way goes on when the better one is pulled, though
+/// the nodes' own connections went over it too.
+#[test]
+fn an_answer_goes_on_when_its_cable_is_pulled_and_another_is_there() {
+    let wire = Cable { delay: Duration::from_micros(300), bit_per_s: None, lost_per_million: 0 };
+    let rig = match Rig::new(wire) {
+        Ok(rig) => rig.with_slow_as("ethernet"),
+        Err(why) => skip!("a pulled cable", why),
+    };
+    let model = Endless::new();
+    let ready = rig.nodes();
+    let tokens = "1500";
+    let mut serve = ready.serve(model.path(), &["--layers", "2,3"]);
+    let url = endpoint(&serve);
+    let undisturbed = answer(chat(&ready.homes[0], &url, tokens));
+    let (_, slow) = rig.bytes();
+
+    let disturbed = chat(&ready.homes[0], &url, tokens);
+    let begins = rig.bytes().0;
+    rig.until("the answer has begun", |(fast, _)| fast > begins + 50_000);
+    rig.far.ip("link set port down").expect("pulled");
+    for end in ["`near` to `far`", "`far` to `near`"] {
+        let said = serve.line(&format!("hidden states from {end} go over {SLOW} now"));
+        assert!(said.contains("heard") || said.contains("hears"), "{said}");
+    }
+    assert_eq!(answer(disturbed), undisturbed, "not a token is lost or doubled");
+    assert!(rig.bytes().1 > slow + 50_000, "it went over the other link");
+    // The node was lost for a moment, and its rank was not.
+    serve.line("the connection to `far` is back");
+    answer(chat(&ready.homes[0], &url, "8"));
+    assert!(!serve.output().contains("error:"), "{}", serve.output());
+    serve.signal("-INT");
+    assert_eq!(serve.exit_code(), Some(0));
+}
+
+/// A cable is plugged in while a model is served over Wi-Fi, which was asked for.
+#[test]
+fn a_slow_link_is_left_when_a_cable_comes() {
+    let wifi = Cable {
+        delay: Duration::from_millis(2),
+        bit_per_s: Some(100_000_000),
+        lost_per_million: 0,
+    };
+    let rig = match Rig::new(wifi) {
+        Ok(rig) => rig,
+        Err(why) => skip!("a plugged cable", why),
+    };
+    rig.far.ip("link set port down").expect("not plugged in");
+    let model = Endless::new();
+    let ready = rig.nodes().reached_at(&[&format!("{SLOW_NET}.2:{PORT}")]);
+    let mut serve = ready.serve(model.path(), &["--layers", "2,3", "--link", "any"]);
+    let url = endpoint(&serve);
+    rig.far.ip("link set port up").expect("plugged in");
+    for end in ["`near` to `far`", "`far` to `near`"] {
+        let said = serve.line(&format!("hidden states from {end} go over {FAST} now"));
+        assert!(said.contains("a better link"), "{said}");
+    }
+    serve.line("the link between `near` and `far` has changed");
+    let (fast, _) = rig.bytes();
+    answer(chat(&ready.homes[0], &url, "100"));
+    assert!(rig.bytes().0 > fast + 100 * model.hidden() * 4 * 2, "it goes over the cable");
+    serve.signal("-INT");
+    assert_eq!(serve.exit_code(), Some(0));
+}
+
+fn answer(chat: Child) -> String {
+    let asked = chat.wait_with_output().expect("ends");
+    assert!(asked.status.success(), "{asked:?}");
+    String::from_utf8(asked.stdout).expect("text")
 }
 
 /// What `daisy cluster peers` says of the other machine and of the link to it.

@@ -49,13 +49,14 @@ pub fn one_frame(limits: Limits, bytes: impl Into<bytes::Bytes>) -> Frame {
 
 pub fn edge_message() -> impl Strategy<Value = EdgeMessage> {
     prop_oneof![
-        (any::<u32>(), pipeline(), rank(), rank(), any::<u32>()).prop_map(
-            |(protocol_version, pipeline, from, to, credit)| EdgeMessage::Hello {
+        (any::<u32>(), pipeline(), rank(), rank(), any::<u32>(), any::<u64>()).prop_map(
+            |(protocol_version, pipeline, from, to, credit, steps)| EdgeMessage::Hello {
                 protocol_version,
                 pipeline,
                 from,
                 to,
-                credit
+                credit,
+                steps
             }
         ),
         any_step().prop_map(EdgeMessage::Step),
@@ -82,6 +83,7 @@ pub fn to_rank() -> impl Strategy<Value = ToRank> {
             next,
             ways
         }),
+        vec(way(), 0..4).prop_map(|ways| ToRank::Reroute { ways }),
         admit().prop_map(ToRank::Admit),
         seq().prop_map(|seq| ToRank::Cancel { seq }),
         Just(ToRank::Shrink),
@@ -96,6 +98,7 @@ pub fn from_rank() -> impl Strategy<Value = FromRank> {
         (any::<u64>(), text(), dtype()).prop_map(|(resident_bytes, device, dtype)| {
             FromRank::Ready { resident_bytes, device, dtype }
         }),
+        (way(), text()).prop_map(|(way, cause)| FromRank::Moved { way, cause }),
         (seq(), any::<u32>(), any::<u32>(), option::of(logprobs())).prop_map(
             |(seq, index, token, logprobs)| FromRank::Token { seq, index, token, logprobs }
         ),
@@ -234,6 +237,9 @@ fn request() -> impl Strategy<Value = Request> {
                 Request::Connect { pipeline, previous, next, ways }
             }
         ),
+        (pipeline(), vec(way(), 0..4))
+            .prop_map(|(pipeline, ways)| Request::Reroute { pipeline, ways }),
+        pipeline().prop_map(|pipeline| Request::Resume { pipeline }),
         pipeline().prop_map(|pipeline| Request::Stop { pipeline }),
         any::<u32>().prop_map(|lines| Request::Logs { lines }),
         to_node().prop_map(|said| Request::Attend(Box::new(said))),
@@ -500,7 +506,7 @@ prop_compose! {
 
 prop_compose! {
     fn facts()(
-        bytes in any::<[u64; 2]>(), limits in any::<[Option<u64>; 3]>(),
+        bytes in any::<[u64; 2]>(), limits in any::<[Option<u64>; 4]>(),
         pressure in option::of(prop_oneof![
             Just(Pressure::Normal), Just(Pressure::Warning), Just(Pressure::Critical),
         ]),
@@ -515,6 +521,7 @@ prop_compose! {
             swap_used_bytes: limits[2],
             pressure,
             chip,
+            memory_bytes_per_s: limits[3],
             os,
             power: power.map(|(on_battery, charge_percent, low_power)| Power {
                 on_battery, charge_percent, low_power,

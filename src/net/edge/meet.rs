@@ -1,7 +1,8 @@
-//! How the two ends of an edge find each other: the sender dials, the receiver waits.
+//! How the two ends of an edge find each other, at first and when the edge moves: the sender dials, the
+//! receiver waits.
 //!
 //! The dialer tries all candidate addresses side by side; the pinned key decides which of them is the
-//! peer. Nothing here knows steps or pipelines. Start at [`dial`] and [`accept`].
+//! peer. Nothing here knows steps or pipelines. Start at [`Route::meet`].
 
 use std::fmt::Write as _;
 use std::io;
@@ -13,10 +14,10 @@ use daisy_proto::control::Way;
 use daisy_proto::{ALPN_DATA, NodeId};
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::{EdgeConfig, EdgeListener};
-use crate::net::door::Door;
+use crate::net::door::{Door, Refusals};
 use crate::net::tls::{self, Gate, KeyPair, Pin, Trust};
 use crate::net::transport::{self, Open, SERVER_NAME, Use, canonical};
 
@@ -27,6 +28,8 @@ pub(super) struct Met {
     pub connection: Connection,
     pub send: SendStream,
     pub recv: RecvStream,
+    /// How the dialer came here; none at the receiver.
+    pub way: Option<Way>,
 }
 
 impl Met {
@@ -35,44 +38,105 @@ impl Met {
     }
 }
 
-/// The receiver's side. The error says why nobody came.
-pub(super) async fn accept(listener: EdgeListener, config: EdgeConfig) -> Result<Met, String> {
-    let local = listener.local;
-    let expected = config.peer_key.0;
-    let trust: Trust = Arc::new(move |key| *key == expected);
-    let gates = vec![Gate::always(ALPN_DATA, trust)];
-    let door = Door::new(&listener.key, gates).map_err(|error| error.to_string())?;
-    let refusals = door.refusals();
-    let open = transport::open(listener.socket, Use::Edge, Some(door.server_config()))
-        .map_err(|error| format!("cannot listen on UDP {local}: {error}"))?;
-    let endpoint = open.endpoint.clone();
-    let (sender, mut guests) = mpsc::channel(1);
-    let welcome = |connection: Connection, _shown| async {
-        // Only the address that the dialer decided for gets a stream; its other tries end here.
-        let (send, recv) = connection.accept_bi().await.ok()?;
-        Some((connection, send, recv))
-    };
-    let door = tokio::spawn(door.run(open, welcome, sender));
-    let guest = tokio::time::timeout(config.connect_timeout, guests.recv()).await;
-    door.abort();
-    // The edge has its one peer, or gave up: nobody else comes in.
-    endpoint.set_server_config(None);
-    match guest {
-        Ok(Some((connection, send, recv))) => Ok(Met { endpoint, connection, send, recv }),
-        Ok(None) => Err(format!("UDP {local} was closed")),
-        Err(_) => {
-            let waited_s = config.connect_timeout.as_secs_f32();
-            let mut cause = format!("it did not dial UDP {local} within {waited_s:.1} s");
-            if refusals.count() > 0 {
-                let _ = write!(cause, " ({} other connections were refused)", refusals.count());
-            }
-            Err(cause)
+/// How one end comes to a connection, as often as it has to.
+pub(super) enum Route {
+    Dial { key: KeyPair, ways: Vec<Way> },
+    Listen(Arrivals),
+}
+
+impl Route {
+    /// The error says what became of each address, or why nobody came.
+    pub(super) async fn meet(&mut self, config: EdgeConfig) -> Result<Met, String> {
+        match self {
+            Self::Dial { key, ways } => dial(key.clone(), ways.clone(), config).await,
+            Self::Listen(arrivals) => arrivals.next(config).await,
+        }
+    }
+
+    /// Whether there may be another path when the present one is no more. The receiver cannot know: it
+    /// waits whether the sender comes by another one.
+    pub(super) fn may_have_another(&self) -> bool {
+        match self {
+            Self::Dial { ways, .. } => ways.len() > 1,
+            Self::Listen(_) => true,
+        }
+    }
+
+    /// The next one that comes in unasked. Only the receiver has such.
+    pub(super) async fn guest(&mut self) -> Met {
+        match self {
+            Self::Listen(Arrivals { guests, .. }) => match guests.recv().await {
+                Some(met) => met,
+                None => std::future::pending().await,
+            },
+            Self::Dial { .. } => std::future::pending().await,
         }
     }
 }
 
+/// Lets the one peer in, and again when it comes by another path. Nobody else, and nobody once it is
+/// dropped.
+pub(super) struct Arrivals {
+    local: SocketAddr,
+    endpoint: Endpoint,
+    refusals: Arc<Refusals>,
+    guests: mpsc::Receiver<Met>,
+    door: AbortHandle,
+}
+
+impl Arrivals {
+    /// Must be called within a Tokio runtime.
+    pub(super) fn open(listener: EdgeListener, config: &EdgeConfig) -> Result<Self, String> {
+        let local = listener.local;
+        let expected = config.peer_key.0;
+        let trust: Trust = Arc::new(move |key| *key == expected);
+        let gates = vec![Gate::always(ALPN_DATA, trust)];
+        let door = Door::new(&listener.key, gates).map_err(|error| error.to_string())?;
+        let refusals = door.refusals();
+        let open = transport::open(listener.socket, Use::Edge, Some(door.server_config()))
+            .map_err(|error| format!("cannot listen on UDP {local}: {error}"))?;
+        let endpoint = open.endpoint.clone();
+        let (sender, guests) = mpsc::channel(1);
+        let of_guest = endpoint.clone();
+        let welcome = move |connection: Connection, _shown| {
+            let endpoint = of_guest.clone();
+            async move {
+                // Only the address that the dialer decided for gets a stream; its other tries end here.
+                let (send, recv) = connection.accept_bi().await.ok()?;
+                Some(Met { endpoint, connection, send, recv, way: None })
+            }
+        };
+        let door = tokio::spawn(door.run(open, welcome, sender)).abort_handle();
+        Ok(Self { local, endpoint, refusals, guests, door })
+    }
+
+    async fn next(&mut self, config: EdgeConfig) -> Result<Met, String> {
+        let local = self.local;
+        match tokio::time::timeout(config.connect_timeout, self.guests.recv()).await {
+            Ok(Some(met)) => Ok(met),
+            Ok(None) => Err(format!("UDP {local} was closed")),
+            Err(_) => {
+                let waited_s = config.connect_timeout.as_secs_f32();
+                let mut cause = format!("it did not dial UDP {local} within {waited_s:.1} s");
+                if self.refusals.count() > 0 {
+                    let refused = self.refusals.count();
+                    let _ = write!(cause, " ({refused} other connections were refused)");
+                }
+                Err(cause)
+            }
+        }
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.door.abort();
+        self.endpoint.set_server_config(None);
+    }
+}
+
 /// The sender's side. The error lists what became of each address.
-pub(super) async fn dial(key: KeyPair, ways: Vec<Way>, config: EdgeConfig) -> Result<Met, String> {
+async fn dial(key: KeyPair, ways: Vec<Way>, config: EdgeConfig) -> Result<Met, String> {
     let causes = Causes::default();
     let mut sockets = Vec::new();
     let mut race = JoinSet::new();
@@ -86,18 +150,20 @@ pub(super) async fn dial(key: KeyPair, ways: Vec<Way>, config: EdgeConfig) -> Re
                 continue;
             }
         };
-        let causes = causes.clone();
+        let (causes, way) = (causes.clone(), way.clone());
         race.spawn(async move {
             tokio::time::sleep(HEAD_START * position).await;
-            candidate.dial_until_final(&open, &causes).await.map(|connection| (open, connection))
+            let connection = candidate.dial_until_final(&open, &causes).await?;
+            Some((open, connection, way))
         });
     }
     let first = async {
         while let Some(result) = race.join_next().await {
-            if let Ok(Some((open, connection))) = result
+            if let Ok(Some((open, connection, way))) = result
                 && let Ok((send, recv)) = connection.open_bi().await
             {
-                return Some(Met { endpoint: open.endpoint, connection, send, recv });
+                let (endpoint, way) = (open.endpoint, Some(way));
+                return Some(Met { endpoint, connection, send, recv, way });
             }
         }
         None

@@ -1,9 +1,9 @@
 //! The data edges of a rank: steps out to the next rank, steps in from the previous one.
 //!
-//! Each edge is a task on its rank's [`Reactor`], with one QUIC connection and one stream for the
-//! pipeline's whole life. A [`daisy_proto::link::Link`] says what to send and when the peer is lost;
-//! `meet` finds the peer, `pump` moves the bytes. An edge knows the one key it talks to and nothing
-//! about what the steps mean.
+//! Each edge is a task on its rank's [`Reactor`], with one QUIC connection and one stream at a time. A
+//! [`daisy_proto::link::Link`] says what to send and when the peer is lost; `meet` finds the peer, `pump`
+//! moves the bytes, and moves the edge to another path when the present one is no more or its owner says
+//! so. An edge knows the one key it talks to and nothing about what the steps mean.
 //!
 //! Start at [`Reactor::start`], [`EdgeListener::bind`] (before loading, so that the port can be told),
 //! [`accept`] and [`dial`].
@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use daisy_proto::control::{RankKey, Way};
-use daisy_proto::link::{LinkConfig, Role};
+use daisy_proto::link::{Link, LinkConfig, Role};
 use daisy_proto::{CloseReason, PipelineId, Rank, Step};
 use tokio::sync::Notify;
 
-use self::meet::Met;
+use self::meet::{Arrivals, Route};
 use self::pump::Pump;
 pub use self::reactor::{Inbox, InboxClosed, Post, Reactor};
 use super::NetError;
@@ -48,6 +48,11 @@ pub enum EdgeEvent {
     /// Both ends agree on pipeline and ranks. Comes once, before any step.
     Open,
     Step(Step, Bytes),
+    /// Steps go by another path from here on, and why. The receiver's end tells nothing.
+    Moved {
+        way: Way,
+        cause: String,
+    },
     /// The peer ended the edge and said why. Nothing follows.
     Closed(CloseReason),
     /// The edge broke; the message names the peer's rank, its address and the cause. Nothing follows.
@@ -84,8 +89,8 @@ pub fn accept(
     config: EdgeConfig,
     sink: impl Fn(EdgeEvent) + Send + Sync + 'static,
 ) -> IncomingEdge {
-    let met = meet::accept(listener, config);
-    let task = |signal| run(config, Role::Receiver, met, None, signal, sink);
+    let route = move || Arrivals::open(listener, &config).map(Route::Listen);
+    let task = |signal| run(config, Role::Receiver, route, None, signal, sink);
     IncomingEdge { handle: Handle::start(reactor, task) }
 }
 
@@ -98,8 +103,9 @@ pub fn dial(
     sink: impl Fn(EdgeEvent) + Send + Sync + 'static,
 ) -> OutgoingEdge {
     let (steps, queue) = sync_channel(QUEUE_STEPS_MAX);
-    let met = meet::dial(key.clone(), ways.into_iter().map(Into::into).collect(), config);
-    let task = |signal| run(config, Role::Sender, met, Some(queue), signal, sink);
+    let ways = ways.into_iter().map(Into::into).collect();
+    let route = Route::Dial { key: key.clone(), ways };
+    let task = |signal| run(config, Role::Sender, || Ok(route), Some(queue), signal, sink);
     OutgoingEdge { steps, handle: Handle::start(reactor, task) }
 }
 
@@ -146,6 +152,12 @@ impl OutgoingEdge {
         self.handle.signal.set_ready();
     }
 
+    /// Moves the edge to whichever of `ways` answers, in place of the path that it has; that one stays
+    /// while none does.
+    pub fn reroute(&self, ways: Vec<Way>) {
+        self.handle.signal.reroute(ways);
+    }
+
     /// Tells the peer why and ends the edge; steps still queued here are dropped. Drop waits for it.
     pub fn close(&self, reason: CloseReason) {
         self.handle.signal.close(reason);
@@ -158,6 +170,8 @@ struct Signal {
     notify: Notify,
     is_ready: AtomicBool,
     close: OnceLock<CloseReason>,
+    /// Better than those that the edge has.
+    ways: Mutex<Option<Vec<Way>>>,
     has_ended: Mutex<bool>,
     ended: Condvar,
 }
@@ -168,14 +182,26 @@ impl Signal {
         self.notify.notify_one();
     }
 
+    fn reroute(&self, ways: Vec<Way>) {
+        *self.ways.lock().unwrap_or_else(PoisonError::into_inner) = Some(ways);
+        self.notify.notify_one();
+    }
+
+    fn take_ways(&self) -> Option<Vec<Way>> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// The first reason counts.
     fn close(&self, reason: CloseReason) {
         let _ = self.close.set(reason);
         self.notify.notify_one();
     }
 
-    async fn closed(&self) {
-        while self.close.get().is_none() {
+    async fn closed(&self) -> CloseReason {
+        loop {
+            if let Some(reason) = self.close.get() {
+                return *reason;
+            }
             self.notify.notified().await;
         }
     }
@@ -233,33 +259,35 @@ impl Drop for Ending {
 async fn run(
     config: EdgeConfig,
     role: Role,
-    meeting: impl Future<Output = Result<Met, String>>,
+    route: impl FnOnce() -> Result<Route, String>,
     steps: Option<Receiver<(Step, Bytes)>>,
     signal: Arc<Signal>,
     sink: impl Fn(EdgeEvent) + Sync,
 ) {
+    let meeting = async {
+        let mut route = route()?;
+        let met = route.meet(config).await?;
+        Ok::<_, String>((route, met))
+    };
     let met = tokio::select! {
         biased;
-        () = signal.closed() => return,
+        _ = signal.closed() => return,
         met = meeting => met,
     };
     let (link, name) = match role {
         Role::Sender => (LinkConfig::new(config.pipeline, config.me, config.peer), "to"),
         Role::Receiver => (LinkConfig::new(config.pipeline, config.peer, config.me), "from"),
     };
+    let name = format!("edge {name} rank {}", config.peer);
     match met {
-        Ok(met) => {
-            let name = format!("edge {name} rank {} at {}", config.peer, met.remote());
-            let endpoint = met.endpoint.clone();
-            Pump::new(met, link, role, steps, signal, name).run(&sink).await;
+        Ok((route, met)) => {
+            let link = Link::new(link, role, Duration::ZERO);
+            let endpoint =
+                Pump::new(met, route, config, link, steps, signal, name).run(&sink).await;
             // The close must leave before the process does. A dead peer never answers it.
             let _ = tokio::time::timeout(CLOSE_WAIT, endpoint.wait_idle()).await;
         }
-        Err(cause) => {
-            sink(EdgeEvent::Failed {
-                message: format!("edge {name} rank {}: {cause}", config.peer),
-            });
-        }
+        Err(cause) => sink(EdgeEvent::Failed { message: format!("{name}: {cause}") }),
     }
 }
 

@@ -259,6 +259,140 @@ fn a_frozen_peer_is_lost_within_three_seconds() {
     drop(thaw);
 }
 
+/// A path that can be cut: carries datagrams between whoever dials it and `listener`.
+struct Wire {
+    addr: SocketAddr,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn to(listener: SocketAddr) -> Self {
+        let (near, far) =
+            (UdpSocket::bind(loopback()).unwrap(), UdpSocket::bind(loopback()).unwrap());
+        far.connect(listener).unwrap();
+        let wire = Self { addr: near.local_addr().unwrap(), is_cut: Arc::default() };
+        let dialer = Arc::new(OnceLock::new());
+        let (near_out, far_out) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let (cut_forth, cut_back) = (Arc::clone(&wire.is_cut), Arc::clone(&wire.is_cut));
+        let known = Arc::clone(&dialer);
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((len, from)) = near.recv_from(&mut buffer) {
+                known.get_or_init(|| from);
+                if !cut_forth.load(Ordering::Relaxed) {
+                    let _ = far_out.send(&buffer[..len]);
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok(len) = far.recv(&mut buffer) {
+                if let (false, Some(dialer)) = (cut_back.load(Ordering::Relaxed), dialer.get()) {
+                    let _ = near_out.send_to(&buffer[..len], dialer);
+                }
+            }
+        });
+        wire
+    }
+
+    fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+    }
+}
+
+/// An edge over a wire, with the other ways that `more` makes of the listener's address.
+fn wired(more: impl Fn(SocketAddr) -> Vec<SocketAddr>) -> (Pair, Wire, SocketAddr) {
+    let (k0, k1) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let listener = EdgeListener::bind(loopback(), &k1).unwrap();
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port()));
+    let wire = Wire::to(addr);
+    let ((in_sink, in_events), (out_sink, out_events)) = (events(), events());
+    let incoming = accept(&reactor(), listener, config(1, 0, &k0), sink(in_sink));
+    let ways = [vec![wire.addr], more(addr)].concat();
+    let out = dial(&reactor(), &k0, ways, config(0, 1, &k1), sink(out_sink));
+    let pair = Pair { out, out_events, incoming, in_events };
+    assert_eq!((next(&pair.out_events), next(&pair.in_events)), (EdgeEvent::Open, EdgeEvent::Open));
+    pair.out.set_ready();
+    pair.incoming.set_ready();
+    (pair, wire, addr)
+}
+
+/// Sends steps from `first` on, and sees each of them come once, in order.
+fn carry(pair: &Pair, numbers: std::ops::Range<u64>) {
+    let (out, to_send) = (&pair.out, numbers.clone());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in to_send {
+                let (step, payload) = step(number, 1, 3072);
+                out.send(step, payload).unwrap();
+            }
+        });
+        for number in numbers {
+            let (step, payload) = step(number, 1, 3072);
+            assert!(next(&pair.in_events) == EdgeEvent::Step(step, payload), "step {number}");
+        }
+    });
+}
+
+fn moved(events: &Receiver<EdgeEvent>) -> (SocketAddr, String) {
+    match next(events) {
+        EdgeEvent::Moved { way, cause } => (way.addr, cause),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_edge_goes_on_by_another_way_when_its_path_is_dead() {
+    let (pair, wire, addr) = wired(|addr| vec![addr]);
+    carry(&pair, 0..20);
+    wire.cut();
+    // Some of them leave before anybody knows.
+    carry(&pair, 20..60);
+    let (way, cause) = moved(&pair.out_events);
+    assert_eq!(way, addr);
+    assert!(cause.contains("heard") || cause.contains("hears"), "{cause}");
+    carry(&pair, 60..80);
+    pair.out.close(CloseReason::Done);
+    assert_eq!(next(&pair.in_events), EdgeEvent::Closed(CloseReason::Done));
+}
+
+#[test]
+fn an_edge_moves_to_a_better_way_under_load() {
+    let (pair, wire, addr) = wired(|_| Vec::new());
+    carry(&pair, 0..20);
+    let out = &pair.out;
+    std::thread::scope(|scope| {
+        scope.spawn(|| out.reroute(vec![addr.into()]));
+        carry(&pair, 20..400);
+    });
+    assert_eq!(moved(&pair.out_events), (addr, "a better link".to_owned()));
+    // The path that was left is of no use any more.
+    wire.cut();
+    carry(&pair, 400..420);
+    // A way that leads nowhere is no reason to leave this one.
+    let silent = UdpSocket::bind(loopback()).unwrap();
+    pair.out.reroute(vec![silent.local_addr().unwrap().into()]);
+    carry(&pair, 420..440);
+    assert!(pair.out_events.recv_timeout(Duration::from_secs(3)).is_err(), "it stays");
+    carry(&pair, 440..460);
+}
+
+#[test]
+fn an_edge_whose_every_way_is_dead_fails_at_both_ends() {
+    let silent = UdpSocket::bind(loopback()).unwrap();
+    let other = silent.local_addr().unwrap();
+    let (pair, wire, _) = wired(|_| vec![other]);
+    let addr = wire.addr;
+    wire.cut();
+    for (events, name) in [
+        (&pair.out_events, format!("edge to rank 1 at {addr}")),
+        (&pair.in_events, "edge from rank 0".to_owned()),
+    ] {
+        let message = failure(events);
+        assert!(message.contains(&name) && message.contains("nothing was heard"), "{message}");
+    }
+}
+
 /// A rank that waits for its edges in the reactor, as the product's does.
 fn rank(
     me: u32,
