@@ -14,6 +14,7 @@ mod cluster;
 mod discovery;
 mod faults;
 mod links;
+mod obstacles;
 mod rig;
 mod split;
 mod terminal;
