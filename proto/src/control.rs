@@ -35,8 +35,9 @@ pub enum Request {
     Probe { interfaces: Vec<Interface>, probe_port: u16 },
     /// Both ends of the link keep this record of it.
     Agree(NodeLink),
-    /// The link between you and this node, which may be the one who asks; measured if it is not known.
-    LinkTo { node: NodeId, about: Box<NodeFacts> },
+    /// The link between you and this node, which may be the one who asks; measured if it is not known, and
+    /// with `insists` also if it is known as a bad one: what was wrong may have been put right.
+    LinkTo { node: NodeId, about: Box<NodeFacts>, insists: bool },
     /// Start a rank; it listens before it loads.
     Stage(RankStart),
     /// Connect the rank's edges and load.

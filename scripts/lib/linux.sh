@@ -47,6 +47,7 @@ install_packages() {
         has_libclang || missing+=(libclang-dev)
         has_format || missing+=(libfmt-dev)
         ;;
+      testing) command -v nft >/dev/null || missing+=(nftables) ;;
       fetching) has_pip || missing+=(python3-pip) ;;
       testing)
         [ -x /usr/sbin/sshd ] || missing+=(openssh-server)

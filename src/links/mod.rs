@@ -73,6 +73,15 @@ pub fn usable<'a>(link: &'a NodeLink, wish: &'a LinkWish) -> impl Iterator<Item 
     allowed(link, wish).filter(is_usable)
 }
 
+/// Whether the best path will do for hidden states.
+pub fn is_good(link: &NodeLink) -> bool {
+    link.paths.first().is_some_and(is_path_good)
+}
+
+fn is_path_good(path: &Path) -> bool {
+    figures(path).is_some_and(|sample| verdict::fault(path, sample).is_none())
+}
+
 /// Ways to change over to, best first, when the one in use is no longer good and there is a good one. Ways
 /// are pairs of the end of `me` and the other one. Empty: stay.
 pub fn better(
@@ -81,16 +90,14 @@ pub fn better(
     me: NodeId,
     in_use: &(PathEnd, PathEnd),
 ) -> Vec<(PathEnd, PathEnd)> {
-    let is_good =
-        |path: &Path| figures(path).is_some_and(|sample| verdict::fault(path, sample).is_none());
     let is_in_use = |path: &&Path| {
         let (own, other) = ends(link, path, me);
         is_same(own, &in_use.0) && is_same(other, &in_use.1)
     };
-    if link.paths.iter().find(is_in_use).is_some_and(is_good) {
+    if link.paths.iter().find(is_in_use).is_some_and(is_path_good) {
         return Vec::new();
     }
-    let good = allowed(link, wish).filter(|path| is_good(path));
+    let good = allowed(link, wish).filter(|path| is_path_good(path));
     good.map(|path| ends(link, path, me)).map(|(own, other)| (own.clone(), other.clone())).collect()
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::Node;
 use super::attach::Attached;
 use super::leases::Ranks;
-use super::measuring::{link_to_stranger, own_facts, trials};
+use super::measuring::{Wanted, link_to_stranger, own_facts, trials};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::relay;
 use super::remote::Attended;
@@ -131,8 +131,9 @@ impl Hosted<'_> {
             Request::Checkpoint { path } => Response::Checkpoint(digest(&path).await),
             Request::Probe { interfaces, probe_port } => self.probe(interfaces, probe_port).await,
             Request::Agree(link) => self.agree(link).await,
-            Request::LinkTo { node, about } => {
-                match link_to_stranger(self.node, node, &about).await {
+            Request::LinkTo { node, about, insists } => {
+                let wanted = if insists { Wanted::Good } else { Wanted::Known };
+                match link_to_stranger(self.node, node, &about, wanted).await {
                     Ok(link) => Response::Link(link),
                     Err(why) => refused(why),
                 }

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daisy_proto::control::{NodeFacts, Request, Response, Way};
 use daisy_proto::{Interface, NodeId, NodeLink, PathEnd, Sample, Trial};
@@ -36,26 +36,37 @@ pub(crate) async fn own_facts(node: &Node) -> NodeFacts {
     }
 }
 
+/// What is good enough of what is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Any record that is not too old.
+    Known,
+    /// One of a link that will do; a bad one is measured anew, for what was wrong may have been put right.
+    Good,
+}
+
 /// The link to a connected peer: as it is known, or measured now by the end that leads.
 pub(crate) async fn link_to(
     node: &Node,
     peer: &Peer,
     theirs: &NodeFacts,
+    wanted: Wanted,
 ) -> Result<NodeLink, String> {
+    let asked = Instant::now();
     let (me, ours) = (node.identity.node_id(), own_facts(node).await);
     let ends = [ours.interfaces.clone(), theirs.interfaces.clone()];
     if links::leads(me, peer.id) {
         // Whoever measures now may well be at this very link.
         let turn = node.measuring.lock().await;
-        return match node.survey.fresh_link(&peer.id, &ends) {
+        return match node.survey.fresh_link(&peer.id, &ends, wanted, asked) {
             Some(link) => Ok(link),
             None => measure_now(node, peer, theirs, &turn).await,
         };
     }
-    if let Some(link) = node.survey.fresh_link(&peer.id, &ends) {
+    if let Some(link) = node.survey.fresh_link(&peer.id, &ends, wanted, asked) {
         return Ok(link);
     }
-    let link = ask_for_link(peer, me, ours).await?;
+    let link = ask_for_link(peer, me, ours, wanted).await?;
     if link.nodes != [peer.id, me] {
         return Err("it told of another link".to_owned());
     }
@@ -68,8 +79,10 @@ pub(crate) async fn ask_for_link(
     peer: &Peer,
     node: NodeId,
     about: NodeFacts,
+    wanted: Wanted,
 ) -> Result<NodeLink, String> {
-    let request = Request::LinkTo { node, about: Box::new(about) };
+    let insists = wanted == Wanted::Good;
+    let request = Request::LinkTo { node, about: Box::new(about), insists };
     match peer.call(request, LINK_MAX).await {
         Ok(Response::Link(link)) => Ok(link),
         Ok(Response::Refused(refusal)) => Err(refusal.message),
@@ -84,14 +97,15 @@ pub(crate) async fn link_to_stranger(
     node: &Node,
     id: NodeId,
     about: &NodeFacts,
+    wanted: Wanted,
 ) -> Result<NodeLink, String> {
     let neighbours = node.neighbours.ready();
     if let Some(neighbour) = neighbours.iter().find(|neighbour| neighbour.id == id) {
-        return link_to(node, &neighbour.handle, about).await;
+        return link_to(node, &neighbour.handle, about, wanted).await;
     }
     let (events, _unheard) = mpsc::channel(1);
     let peer = connect_to(node, id, about, events).await?;
-    link_to(node, &peer, about).await
+    link_to(node, &peer, about, wanted).await
 }
 
 /// Connects to a node by whichever of its addresses answers.

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use super::Node;
-use super::measuring::{ask_for_link, link_to, own_facts};
+use super::measuring::{Wanted, ask_for_link, link_to, own_facts};
 use super::peers::{Peer, PeerEvent};
 use super::planning::Machine;
 use super::staging::Hops;
@@ -154,10 +154,10 @@ pub(crate) async fn link_between(
     to: &Member,
 ) -> Result<NodeLink, String> {
     match (&from.peer, &to.peer) {
-        (None, Some((peer, _))) => link_to(node, peer, &to.facts).await,
-        (Some((peer, _)), None) => link_to(node, peer, &from.facts).await,
+        (None, Some((peer, _))) => link_to(node, peer, &to.facts, Wanted::Good).await,
+        (Some((peer, _)), None) => link_to(node, peer, &from.facts, Wanted::Good).await,
         (Some((peer, _)), Some(_)) => {
-            let asked = ask_for_link(peer, to.id, to.facts.clone()).await;
+            let asked = ask_for_link(peer, to.id, to.facts.clone(), Wanted::Good).await;
             asked.map_err(|error| format!("{} says: {error}", from.name))
         }
         (None, None) => Err("both are this node".to_owned()),

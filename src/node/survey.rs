@@ -13,7 +13,7 @@ use daisy_proto::local::{Finding, PeerSurvey};
 use daisy_proto::{Interface, NodeId, NodeLink};
 
 use super::Node;
-use super::measuring::{self, own_facts};
+use super::measuring::{self, Wanted, own_facts};
 use super::peers::{CallError, Peer};
 use crate::links;
 
@@ -39,11 +39,19 @@ impl Survey {
         self.all().get(id).cloned()
     }
 
-    /// The record of the link to `id`, unless it is too old or an interface has changed since.
-    pub(crate) fn fresh_link(&self, id: &NodeId, ends: &[Vec<Interface>; 2]) -> Option<NodeLink> {
+    /// The record of the link to `id`, unless it is too old or an interface has changed since. A bad one that
+    /// was made after `asked` will do for whoever wants a good one: there is none.
+    pub(crate) fn fresh_link(
+        &self,
+        id: &NodeId,
+        ends: &[Vec<Interface>; 2],
+        wanted: Wanted,
+        asked: Instant,
+    ) -> Option<NodeLink> {
         let known = self.of(id)?;
-        let (at, before) = known.measured?;
-        (at.elapsed() < LINK_AGE_MAX && before == *ends).then_some(known.link?)
+        let (link, (at, before)) = (known.link?, known.measured?);
+        let will_do = wanted == Wanted::Known || links::is_good(&link) || at >= asked;
+        (will_do && at.elapsed() < LINK_AGE_MAX && before == *ends).then_some(link)
     }
 
     pub(crate) fn keep_facts(&self, id: NodeId, facts: NodeFacts) {
@@ -137,7 +145,7 @@ async fn look_at_link(node: &Node, peer: &Peer) -> Result<(), String> {
             }
         }
         _ => {
-            measuring::link_to(node, peer, &theirs).await?;
+            measuring::link_to(node, peer, &theirs, Wanted::Known).await?;
         }
     }
     Ok(())
@@ -161,19 +169,25 @@ mod tests {
     fn the_last_record_holds_until_an_interface_changes() {
         let (survey, id) = (Survey::default(), NodeId([2; 32]));
         let ends = || [Vec::new(), Vec::new()];
-        assert_eq!(survey.fresh_link(&id, &ends()), None);
+        let asked = Instant::now();
+        let known = |ends| survey.fresh_link(&id, &ends, Wanted::Known, asked);
+        assert_eq!(known(ends()), None);
         survey.keep_link(id, link(3), ends());
-        assert_eq!(survey.fresh_link(&id, &ends()), Some(link(3)));
+        assert_eq!(known(ends()), Some(link(3)));
         // The other end has started anew and counts from 1 again.
         survey.keep_link(id, link(1), ends());
-        assert_eq!(survey.fresh_link(&id, &ends()), Some(link(1)));
+        assert_eq!(known(ends()), Some(link(1)));
         let interface = Interface {
             device: daisy_proto::Device { name: "en5".to_owned(), index: 5 },
             kind: daisy_proto::LinkKind::WiFi,
             mtu: 1500,
             addrs: Vec::new(),
         };
-        assert_eq!(survey.fresh_link(&id, &[vec![interface], Vec::new()]), None);
+        assert_eq!(known([vec![interface], Vec::new()]), None);
+        // It has no path that works: who wants one has it measured, but once.
+        let good = |asked| survey.fresh_link(&id, &ends(), Wanted::Good, asked);
+        assert_eq!(good(Instant::now()), None);
+        assert_eq!(good(asked), Some(link(1)));
         survey.mark_lost(&id, "closed".to_owned());
         assert_eq!(survey.peers()[0].lost.as_deref(), Some("closed"));
     }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::Node;
-use super::measuring::ask_for_link;
+use super::measuring::{Wanted, ask_for_link};
 use super::peers::Peer;
 use super::survey;
 
@@ -57,7 +57,7 @@ async fn link_between(node: &Node, from: Option<&Peer>, to: Option<&Peer>) -> Op
             let Ok(Response::Facts(about)) = to.call(Request::Facts, CALL_MAX).await else {
                 return None;
             };
-            ask_for_link(from, to.id, *about).await.ok()
+            ask_for_link(from, to.id, *about, Wanted::Known).await.ok()
         }
         (None, None) => None,
     }

@@ -15,9 +15,9 @@ use super::rig::{Machine, chat, ip, pair_of_machines, peers};
 use super::skip;
 
 /// Two machines and both links between them; gone when dropped.
-struct Rig {
-    near: Machine,
-    far: Machine,
+pub struct Rig {
+    pub near: Machine,
+    pub far: Machine,
     /// Keeps the TUN devices.
     devices: Child,
     slow_is: &'static str,
@@ -25,7 +25,7 @@ struct Rig {
 
 impl Rig {
     /// The error says why this machine has no namespaces or no TUN devices.
-    fn new(slow: Cable) -> Result<Self, String> {
+    pub fn new(slow: Cable) -> Result<Self, String> {
         let [near, far] = pair_of_machines()?;
         ip(&format!(
             "link add port netns {} type veth peer name port netns {}",
@@ -47,7 +47,7 @@ impl Rig {
     }
 
     /// Both nodes, which know each other by the fast link.
-    fn nodes(&self) -> Ready {
+    pub fn nodes(&self) -> Ready {
         let listen = format!("0.0.0.0:{PORT}");
         let kinds = format!("{FAST}=thunderbolt,{SLOW}={}", self.slow_is);
         let home = |name: &str, machine: &Machine| {
@@ -65,7 +65,7 @@ impl Rig {
     }
 
     /// Waits for counts of both links.
-    fn until(&self, what: &str, is_so: impl Fn((u64, u64)) -> bool) {
+    pub fn until(&self, what: &str, is_so: impl Fn((u64, u64)) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !is_so(self.bytes()) {
             assert!(Instant::now() < until, "{what}: {:?}", self.bytes());
@@ -73,7 +73,7 @@ impl Rig {
     }
 
     /// Sent and received by the near end, on the fast and on the slow link.
-    fn bytes(&self) -> (u64, u64) {
+    pub fn bytes(&self) -> (u64, u64) {
         (self.near.bytes("port"), self.near.bytes(SLOW))
     }
 }
@@ -123,12 +123,7 @@ fn take(_: u32, _: i32) -> std::io::Result<File> {
 /// One test for all, since the rig and the load take longer than the questions.
 #[test]
 fn hidden_states_take_the_fast_link_and_a_slow_one_is_refused() {
-    let wifi = Cable {
-        delay: Duration::from_millis(4),
-        bit_per_s: Some(100_000_000),
-        lost_per_million: 0,
-    };
-    let rig = match Rig::new(wifi) {
+    let rig = match Rig::new(wifi()) {
         Ok(rig) => rig,
         Err(why) => skip!("links", why),
     };
@@ -214,12 +209,7 @@ fn an_answer_goes_on_when_its_cable_is_pulled_and_another_is_there() {
 /// A cable is plugged in while a model is served over Wi-Fi, which was asked for.
 #[test]
 fn a_slow_link_is_left_when_a_cable_comes() {
-    let wifi = Cable {
-        delay: Duration::from_millis(2),
-        bit_per_s: Some(100_000_000),
-        lost_per_million: 0,
-    };
-    let rig = match Rig::new(wifi) {
+    let rig = match Rig::new(wifi()) {
         Ok(rig) => rig,
         Err(why) => skip!("a plugged cable", why),
     };
@@ -241,7 +231,13 @@ fn a_slow_link_is_left_when_a_cable_comes() {
     assert_eq!(serve.exit_code(), Some(0));
 }
 
-fn answer(chat: Child) -> String {
+/// As good as Wi-Fi gets.
+pub fn wifi() -> Cable {
+    Cable { delay: Duration::from_millis(4), bit_per_s: Some(100_000_000), lost_per_million: 0 }
+}
+
+/// What it says, whole.
+pub fn answer(chat: Child) -> String {
     let asked = chat.wait_with_output().expect("ends");
     assert!(asked.status.success(), "{asked:?}");
     String::from_utf8(asked.stdout).expect("text")
@@ -272,14 +268,14 @@ fn both_ends_show_the_same_link(ready: &Ready) {
 }
 
 /// Where a model that is served answers.
-fn endpoint(serve: &Process) -> String {
+pub fn endpoint(serve: &Process) -> String {
     serve.line("is ready, context");
     let line = serve.line("OpenAI endpoint");
     line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions").to_owned()
 }
 
-const FAST: &str = "thunder0";
-const SLOW: &str = "wifi0";
-const FAST_NET: &str = "10.213.11";
-const SLOW_NET: &str = "10.213.12";
-const PORT: u16 = 51_738;
+pub const FAST: &str = "thunder0";
+pub const SLOW: &str = "wifi0";
+pub const FAST_NET: &str = "10.213.11";
+pub const SLOW_NET: &str = "10.213.12";
+pub const PORT: u16 = 51_738;

@@ -17,6 +17,7 @@ mod lifecycle;
 mod links;
 mod loading;
 mod memory;
+mod obstacles;
 mod planning;
 mod rig;
 mod split;

@@ -229,8 +229,9 @@ fn request() -> impl Strategy<Value = Request> {
         (vec(interface(), 0..3), any::<u16>())
             .prop_map(|(interfaces, probe_port)| Request::Probe { interfaces, probe_port }),
         node_link().prop_map(Request::Agree),
-        (node_id(), node_facts())
-            .prop_map(|(node, about)| Request::LinkTo { node, about: Box::new(about) }),
+        (node_id(), node_facts(), any::<bool>()).prop_map(|(node, about, insists)| {
+            Request::LinkTo { node, about: Box::new(about), insists }
+        }),
         rank_start().prop_map(Request::Stage),
         (pipeline(), key(), key(), vec(way(), 0..4)).prop_map(
             |(pipeline, previous, next, ways)| {
