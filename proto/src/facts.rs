@@ -14,6 +14,8 @@ pub struct Facts {
     pub available_bytes: u64,
     /// The most that this node may use, as its user said.
     pub memory_limit_bytes: Option<u64>,
+    /// The share of the memory that weights may take, as its user said.
+    pub ceiling_percent: Option<u8>,
     /// What the GPU may hold; none on a machine that computes on its CPU.
     pub gpu_limit_bytes: Option<u64>,
     pub swap_used_bytes: Option<u64>,

@@ -7,10 +7,11 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use daisy_proto::NodeName;
 
-use super::config::Config;
+use super::config::{Config, Percent};
 use super::{Failure, home, machine_name};
 use super::{down, introduce, logs, pair, peers, plan, serve::ServeArgs, status, stop, trust, up};
 use crate::engine;
+use crate::machine::Limits;
 use crate::node::{CONTROL_PORT, Node, NodeConfig, Opened};
 use crate::units::Bytes;
 
@@ -124,7 +125,10 @@ impl NodeArgs {
             listen,
             peers,
             discovery: config.discovery.unwrap_or(true) && !self.no_discovery,
-            memory_limit_bytes: self.memory_limit.or(config.memory_limit).map(|limit| limit.0),
+            limits: Limits {
+                memory_bytes: self.memory_limit.or(config.memory_limit).map(|limit| limit.0),
+                ceiling_percent: config.residency_ceiling.map(|Percent(percent)| percent),
+            },
         })
     }
 

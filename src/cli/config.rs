@@ -23,6 +23,22 @@ pub(crate) struct Config {
     /// The most memory that ranks here may take.
     #[serde(deserialize_with = "size")]
     pub(crate) memory_limit: Option<Bytes>,
+    /// The share of this machine's memory that weights may take.
+    pub(crate) residency_ceiling: Option<Percent>,
+}
+
+/// From 1 to 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Percent(pub(crate) u8);
+
+impl<'de> Deserialize<'de> for Percent {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        let percent = i64::deserialize(value)?;
+        let is_share = |percent: &u8| (1..=100).contains(percent);
+        u8::try_from(percent).ok().filter(is_share).map(Self).ok_or_else(|| {
+            D::Error::custom(format!("{percent} is not a share in percent, from 1 to 100"))
+        })
+    }
 }
 
 fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Bytes>, D::Error> {
@@ -59,18 +75,21 @@ mod tests {
         assert_eq!(Config::load(dir.path()).expect("none"), Config::default());
         let write = |text: &str| std::fs::write(dir.path().join("config.toml"), text);
         write(
-            "name = \"studio\"\npeers = [\"10.0.0.2\", \"mini.local:7\"]\nmemory_limit = \"12GiB\"\n",
+            "name = \"studio\"\npeers = [\"10.0.0.2\", \"mini.local:7\"]\nmemory_limit = \"12GiB\"\nresidency_ceiling = 75\n",
         )
         .expect("written");
         let config = Config::load(dir.path()).expect("good");
         assert_eq!(config.name.expect("a name").as_str(), "studio");
         assert_eq!(config.peers, ["10.0.0.2", "mini.local:7"]);
         assert_eq!(config.memory_limit, Some(Bytes(12 << 30)));
+        assert_eq!(config.residency_ceiling, Some(Percent(75)));
         for (text, named) in [
             ("peer = []", "peer"),
             ("peers = 3", "peers"),
             ("name = \"-x\"", "option"),
             ("memory_limit = 12", "memory_limit"),
+            ("residency_ceiling = 0", "0 is not a share in percent"),
+            ("residency_ceiling = \"70\"", "residency_ceiling"),
             ("memory_limit = \"12 GB\"", "12GiB or 800MiB"),
             ("x", "x"),
         ] {

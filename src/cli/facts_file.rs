@@ -38,6 +38,7 @@ struct NodeEntry {
     available_gib: Option<f64>,
     gpu_limit_gib: Option<f64>,
     memory_limit_gib: Option<f64>,
+    ceiling_percent: Option<u8>,
     #[serde(default)]
     swap_used_gib: f64,
     chip: Option<String>,
@@ -131,6 +132,7 @@ impl NodeEntry {
             memory_bytes: gib(self.memory_gib),
             available_bytes: gib(available),
             memory_limit_bytes: self.memory_limit_gib.map(gib),
+            ceiling_percent: self.ceiling_percent,
             gpu_limit_bytes: Some(gib(gpu_limit)),
             swap_used_bytes: Some(gib(self.swap_used_gib)),
             chip: Some(chip),

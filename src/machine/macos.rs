@@ -25,6 +25,7 @@ pub(super) fn facts() -> Facts {
         memory_bytes,
         available_bytes: vm.map_or(0, |vm| vm.available_bytes(memory_bytes)),
         memory_limit_bytes: None,
+        ceiling_percent: None,
         gpu_limit_bytes: sysctl.gpu_limit_bytes(),
         swap_used_bytes: sysctl.swap_used_bytes,
         pressure: sysctl.pressure,

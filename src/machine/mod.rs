@@ -28,10 +28,18 @@ pub use checks::system;
 #[derive(Debug)]
 pub struct Machine {
     listen: IpAddr,
-    memory_limit_bytes: Option<u64>,
+    limits: Limits,
     facts: Mutex<Option<(Instant, Facts)>>,
     interfaces: Mutex<Option<(Addrs, Vec<Interface>)>>,
     cables: Mutex<Option<(Instant, Vec<Cable>)>>,
+}
+
+/// What the user of a machine lets ranks take; none: what there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub memory_bytes: Option<u64>,
+    /// The residency ceiling.
+    pub ceiling_percent: Option<u8>,
 }
 
 /// Every address of every interface, as cheaply as the system gives them.
@@ -39,11 +47,10 @@ type Addrs = Vec<if_addrs::Interface>;
 
 impl Machine {
     /// `listen` is where the node is reached: interfaces without it are of no use to others.
-    /// `memory_limit_bytes` is the most that the node may use.
-    pub fn new(listen: IpAddr, memory_limit_bytes: Option<u64>) -> Self {
+    pub fn new(listen: IpAddr, limits: Limits) -> Self {
         Self {
             listen,
-            memory_limit_bytes,
+            limits,
             facts: Mutex::default(),
             interfaces: Mutex::default(),
             cables: Mutex::default(),
@@ -52,7 +59,8 @@ impl Machine {
 
     pub fn facts(&self) -> Facts {
         let facts = kept(&self.facts, FACTS_AGE_MAX, os::facts);
-        Facts { memory_limit_bytes: self.memory_limit_bytes, ..facts }
+        let Limits { memory_bytes, ceiling_percent } = self.limits;
+        Facts { memory_limit_bytes: memory_bytes, ceiling_percent, ..facts }
     }
 
     /// What `DAISY_MEMORY_FLOOR` says must stay available while ranks are here, as in `2GiB`.
@@ -133,10 +141,12 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory_and_loopback() {
-        let machine = Machine::new(Ipv4Addr::UNSPECIFIED.into(), Some(1 << 20));
+        let limits = Limits { memory_bytes: Some(1 << 20), ceiling_percent: Some(50) };
+        let machine = Machine::new(Ipv4Addr::UNSPECIFIED.into(), limits);
         let facts = machine.facts();
         assert!(facts.memory_bytes > 1 << 28 && facts.available_bytes <= facts.memory_bytes);
         assert_eq!(facts.spare_bytes(), 1 << 20, "the user's limit counts");
+        assert_eq!(facts.ceiling_percent, Some(50));
         assert_eq!(machine.facts(), facts, "it is kept for a while");
         let interfaces = machine.interfaces();
         let loopback = interfaces.iter().find(|interface| interface.kind == LinkKind::Loopback);
@@ -147,11 +157,12 @@ mod tests {
 
     #[test]
     fn a_node_on_one_address_is_reached_there_alone() {
-        let machine = Machine::new(Ipv4Addr::LOCALHOST.into(), None);
+        let machine = Machine::new(Ipv4Addr::LOCALHOST.into(), Limits::default());
         let interfaces = machine.interfaces();
         let [only] = &interfaces[..] else { panic!("{interfaces:?}") };
         assert_eq!(only.addrs, [Address { ip: Ipv4Addr::LOCALHOST.into(), prefix: 8 }]);
-        let nowhere = Machine::new(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), None);
+        let nowhere = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+        let nowhere = Machine::new(nowhere.into(), Limits::default());
         assert_eq!(nowhere.interfaces(), []);
     }
 }

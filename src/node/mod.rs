@@ -55,7 +55,7 @@ use crate::discovery::Discovery;
 use crate::identity::{Identity, IdentityError, trust_check};
 use crate::ipc;
 use crate::logs;
-use crate::machine::Machine;
+use crate::machine::{Limits, Machine};
 use crate::net::{ControlEndpoint, KeyError, KeyPair, NetError, ProbeListener};
 
 /// How a node runs.
@@ -71,8 +71,8 @@ pub struct NodeConfig {
     pub peers: Vec<SocketAddr>,
     /// Whether to look for others by multicast, and to be seen.
     pub discovery: bool,
-    /// The most memory that ranks here may take.
-    pub memory_limit_bytes: Option<u64>,
+    /// What ranks here may take.
+    pub limits: Limits,
 }
 
 /// A running node.
@@ -160,7 +160,7 @@ impl Node {
             control,
             peers: config.peers,
             key,
-            machine: Arc::new(Machine::new(listen, config.memory_limit_bytes)),
+            machine: Arc::new(Machine::new(listen, config.limits)),
             probes,
             survey: survey::Survey::default(),
             measuring: Mutex::default(),
@@ -309,8 +309,8 @@ mod tests {
     fn open(home: PathBuf) -> Result<Opened, NodeError> {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let name = NodeName::new("test").expect("a name");
-        let (peers, discovery, memory_limit_bytes) = (Vec::new(), true, None);
-        Node::open(NodeConfig { home, name, listen, peers, discovery, memory_limit_bytes })
+        let (peers, discovery, limits) = (Vec::new(), true, Limits::default());
+        Node::open(NodeConfig { home, name, listen, peers, discovery, limits })
     }
 
     #[tokio::test(flavor = "multi_thread")]

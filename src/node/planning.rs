@@ -166,7 +166,7 @@ fn nodes(machines: &[Machine], headroom: &Headroom) -> Result<Vec<plan::Node>, R
             gpu_limit_bytes: facts.gpu_limit_bytes,
             swap_used_bytes: facts.swap_used_bytes,
             reserve_bytes: reserve(headroom, at, name),
-            ceiling: chips::is_apple(chip).then(|| Ceiling::of_apple(facts.memory_bytes)),
+            ceiling: ceiling(facts, chip),
             speed: Speed {
                 bytes_per_s: facts.memory_bytes_per_s,
                 flop_per_s: chips::flop_per_s(chip),
@@ -174,6 +174,12 @@ fn nodes(machines: &[Machine], headroom: &Headroom) -> Result<Vec<plan::Node>, R
         }
     };
     Ok(machines.iter().enumerate().map(node).collect())
+}
+
+/// As its user said, else that of an Apple GPU; no other is known to need one.
+fn ceiling(facts: &Facts, chip: &str) -> Option<Ceiling> {
+    let said = facts.ceiling_percent.map(|percent| Ceiling { percent });
+    said.or_else(|| chips::is_apple(chip).then(|| Ceiling::of_apple(facts.memory_bytes)))
 }
 
 /// What the node at this place of the list keeps free.

@@ -281,6 +281,7 @@ const LOG_MAX: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Limits;
 
     #[tokio::test]
     async fn a_log_that_stays_open_does_not_hide_the_end() {
@@ -299,7 +300,7 @@ mod tests {
         let (to, _inbox) = mpsc::channel(1);
         let supervisor =
             Supervisor { rank: Rank(0), child, stderr, early: None, events, failed: None, to };
-        let machine = Machine::new(std::net::Ipv4Addr::LOCALHOST.into(), None);
+        let machine = Machine::new(std::net::Ipv4Addr::LOCALHOST.into(), Limits::default());
         let memory = MemoryWatch::start(Arc::new(machine)).await;
         tokio::spawn(supervisor.run(Reader::new(read), memory, stopped));
         let event = timeout(Duration::from_secs(10), told.recv()).await.expect("in time");

@@ -508,6 +508,7 @@ prop_compose! {
 prop_compose! {
     fn facts()(
         bytes in any::<[u64; 2]>(), limits in any::<[Option<u64>; 4]>(),
+        ceiling_percent in any::<Option<u8>>(),
         pressure in option::of(prop_oneof![
             Just(Pressure::Normal), Just(Pressure::Warning), Just(Pressure::Critical),
         ]),
@@ -518,6 +519,7 @@ prop_compose! {
             memory_bytes: bytes[0],
             available_bytes: bytes[1],
             memory_limit_bytes: limits[0],
+            ceiling_percent,
             gpu_limit_bytes: limits[1],
             swap_used_bytes: limits[2],
             pressure,

@@ -26,7 +26,7 @@ impl Running {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             peers: Vec::new(),
             discovery: false,
-            memory_limit_bytes: None,
+            limits: crate::machine::Limits::default(),
         };
         let opened = Node::open(config).expect("opens");
         let node = Arc::clone(&opened.node);
