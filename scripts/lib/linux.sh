@@ -47,9 +47,9 @@ install_packages() {
         has_libclang || missing+=(libclang-dev)
         has_format || missing+=(libfmt-dev)
         ;;
-      testing) command -v nft >/dev/null || missing+=(nftables) ;;
       fetching) has_pip || missing+=(python3-pip) ;;
-      testing)
+      testing) command -v nft >/dev/null || missing+=(nftables) ;;
+      logins)
         [ -x /usr/sbin/sshd ] || missing+=(openssh-server)
         for shell in zsh tcsh fish; do command -v "$shell" >/dev/null || missing+=("$shell"); done
         ;;
