@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use daisy_proto::local::Refusal;
 use proptest::prelude::*;
 
 use super::search::Objective;
@@ -169,37 +170,75 @@ ORG/MODEL does not fit the memory that the cluster can spare now
         );
     }
 
+    /// Every situation with the text that its user reads.
     #[test]
-    fn each_limit_is_named_and_answered() {
-        for (nodes, bound, hint) in [
+    fn refusals_are_worded_as_recorded() {
+        let changed = |headroom, change: fn(&mut [Node])| {
+            let mut nodes = macs(headroom);
+            change(&mut nodes);
+            nodes
+        };
+        let no_change: fn(&mut [Node]) = |_| {};
+        let situations = [
+            ("the usual reserve", changed([2.0, 2.0], no_change), 4096, Cut::Best),
             (
-                // The ceiling: no advice would help but smaller weights.
-                macs([0.4, 0.4]).into_iter().map(|n| Node { total_bytes: 23 * GIB, ..n }).collect(),
-                "residency ceiling 73 % of 23.0",
-                "a quantisation of about",
+                "a full swap",
+                changed([2.0, 3.1], |nodes| {
+                    nodes[1].swap_used_bytes = Some(gib(5.1));
+                    for node in nodes.iter_mut() {
+                        node.ceiling = None;
+                    }
+                }),
+                4096,
+                Cut::Best,
             ),
             (
-                macs([0.4, 4.1])
-                    .into_iter()
-                    .map(|n| Node { gpu_limit_bytes: Some(gib(17.0)), ..n })
-                    .collect::<Vec<_>>(),
-                "GPU limit 17.0 − 0.8 reserve",
-                "`sudo sysctl iogpu.wired_limit_mb=",
+                "the GPU's limit",
+                changed([0.4, 4.1], |nodes| {
+                    nodes[0].gpu_limit_bytes = Some(gib(26.0));
+                    nodes[1].gpu_limit_bytes = Some(gib(17.0));
+                }),
+                4096,
+                Cut::Best,
             ),
             (
-                macs([0.4, 4.1])
-                    .into_iter()
-                    .map(|n| Node { limit_bytes: Some(n.available_bytes - GIB), ..n })
-                    .collect(),
-                "memory limit 26.0 − 0.4 reserve",
-                "`--memory-limit` of ",
+                "the residency ceiling",
+                changed([0.4, 0.4], |nodes| {
+                    nodes[0].total_bytes = gib(32.0);
+                }),
+                4096,
+                Cut::Best,
             ),
-        ] {
-            let refusal = shortage::refusal("m", &refused(&nodes));
-            assert!(refusal.message.contains(bound), "no `{bound}` in {}", refusal.message);
-            let hinted = refusal.hints.iter().any(|said| said.contains(hint));
-            assert!(hinted, "no `{hint}` in {:?}", refusal.hints);
+            (
+                "a memory limit",
+                changed([0.4, 4.1], |nodes| {
+                    nodes[0].limit_bytes = Some(gib(20.0));
+                }),
+                4096,
+                Cut::Best,
+            ),
+            ("a long context", changed([0.4, 4.1], no_change), 100_000, Cut::Best),
+            (
+                "a layer too many by hand",
+                changed([0.4, 4.1], no_change),
+                4096,
+                Cut::Layers(vec![29, 19]),
+            ),
+            ("one machine alone", vec![macs([2.0, 2.0])[1].clone()], 4096, Cut::Best),
+        ];
+        let mut text = String::new();
+        for (name, nodes, context, cut) in situations {
+            let wish = Wish { context: Some(context), ..wish(cut) };
+            let error = plan(&checkpoint(), &nodes, &joined(nodes.len()), &wish).expect_err(name);
+            let Refusal { message, hints, .. } = error.refusal("ORG/MODEL");
+            let lines = hints.iter().map(|hint| format!("hint: {hint}\n"));
+            text.push_str(
+                &[format!("# {name}\n{message}\n"), lines.collect(), "\n".to_owned()].concat(),
+            );
         }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/plan/refusals.txt");
+        let recorded = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(text, recorded, "what is said now is not what {path} has:\n{text}");
     }
 
     #[test]
