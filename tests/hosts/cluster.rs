@@ -92,6 +92,13 @@ impl Home {
         Process::spawn(self.daisy(&args))
     }
 
+    /// Serves a model by a node within the command.
+    pub fn serve(&self, model: &str, more: &[&str]) -> Command {
+        let own = ["--listen", "127.0.0.1:0", "--name", &self.name];
+        let serve = ["cluster", "serve", "--model", model, "--port", "0"];
+        self.daisy(&[&serve[..], &own, more].concat())
+    }
+
     pub fn status(&self) -> String {
         let output = self.daisy(&["cluster", "status"]).output().expect("the binary runs");
         assert!(output.status.success(), "{output:?}");

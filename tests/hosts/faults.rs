@@ -138,8 +138,7 @@ fn a_second_ctrl_c_does_not_wait() {
 fn a_second_ctrl_c_does_not_wait_for_a_node_that_serve_hosts() {
     let model = Endless::new();
     let home = Home::new("alone");
-    let args = ["--model", model.path(), "--port", "0", "--listen", "127.0.0.1:0"];
-    let mut serve = Process::spawn(home.daisy(&[&["cluster", "serve"], &args[..]].concat()));
+    let mut serve = Process::spawn(home.serve(model.path(), &[]));
     let line = serve.line("OpenAI endpoint");
     let url = line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions");
     let stream = long_stream_at(url);
@@ -189,20 +188,8 @@ fn strangers_are_refused_with_the_remedy() {
     let node = stranger.up("127.0.0.1:0");
     let addr = node.line("is up").rsplit(' ').next().expect("an address").to_owned();
     let model = tiny("llama-f32");
-    let args = [
-        "cluster",
-        "serve",
-        "--model",
-        &model,
-        "--port",
-        "0",
-        "--listen",
-        "127.0.0.1:0",
-        "--peer",
-        &addr,
-    ];
     let refused = |expected: &str| {
-        let mut serve = Process::spawn(driver.daisy(&args));
+        let mut serve = Process::spawn(driver.serve(&model, &["--peer", &addr]));
         assert_eq!(serve.exit_code(), Some(1), "{}", serve.output());
         assert!(serve.output().contains(expected), "{}", serve.output());
     };
@@ -212,6 +199,6 @@ fn strangers_are_refused_with_the_remedy() {
     refused(&format!("daisy cluster trust {}", driver.id()));
     // A running node sees a new trust at once.
     stranger.trust(&driver);
-    let serve = Process::spawn(driver.daisy(&args));
+    let serve = Process::spawn(driver.serve(&model, &["--peer", &addr]));
     serve.line("OpenAI endpoint");
 }

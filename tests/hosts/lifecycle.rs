@@ -69,19 +69,7 @@ fn a_lost_terminal_leaves_the_model_and_a_killed_command_does_not() {
 #[test]
 fn a_node_inside_the_command_cannot_be_left() {
     let home = Home::new("alone");
-    let model = tiny("llama-f32");
-    let args = [
-        "cluster",
-        "serve",
-        "--model",
-        &model,
-        "--port",
-        "0",
-        "--listen",
-        "127.0.0.1:0",
-        "--detach",
-    ];
-    let mut serve = Process::spawn(home.daisy(&args));
+    let mut serve = Process::spawn(home.serve(&tiny("llama-f32"), &["--detach"]));
     assert_eq!(serve.exit_code(), Some(2));
     assert!(serve.output().contains("hint: start one: `daisy cluster up`"), "{}", serve.output());
 }

@@ -64,20 +64,7 @@ fn a_machine_short_of_memory_refuses_then_unloads() {
     let home = Home::new("alone");
     let serve = || {
         let model = tiny("llama-f32");
-        let mut command = home.daisy(&[
-            "cluster",
-            "serve",
-            "--model",
-            &model,
-            "--port",
-            "0",
-            "--listen",
-            "127.0.0.1:0",
-            "--name",
-            "alone",
-            "--headroom-gb",
-            "0",
-        ]);
+        let mut command = home.serve(&model, &["--headroom-gb", "0"]);
         command.env("DAISY_MEMORY_FLOOR", format!("{}MiB", available - margin));
         Process::spawn(command)
     };
