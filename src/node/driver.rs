@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use super::Node;
 use super::endpoint::Endpoint;
 use super::handle::{Readiness, Submission};
-use super::members::{Member, gather, join_up};
+use super::members::{Joined, Member, gather, join_up};
 use super::model::Model;
 use super::peers::{Peer, PeerEvent};
 use super::ranks::{RankEvent, RankProcess};
@@ -148,7 +148,7 @@ impl Driver {
         let _ = out.send(plan).await;
         // An element has at most four bytes on the wire.
         let hidden_bytes = u64::from(model.config.hidden) * 4;
-        let (hops, notes) = join_up(node, &members, &wish, hidden_bytes).await?;
+        let Joined { hops, best, notes } = join_up(node, &members, &wish, hidden_bytes).await?;
         for note in notes {
             let _ = out.send(FromNode::Note(note)).await;
         }
@@ -168,7 +168,7 @@ impl Driver {
             origin,
             staged: vec![None; world],
             hops,
-            best_told: vec![None; world],
+            best_told: best,
             about,
             node: Arc::clone(node),
             watches: JoinSet::new(),

@@ -31,6 +31,16 @@ pub(crate) struct Member {
     pub(crate) peer: Option<(Peer, mpsc::Receiver<PeerEvent>)>,
 }
 
+/// A ring of members whose links will do.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) hops: Hops,
+    /// What carries each edge, in words; none within one node.
+    pub(crate) best: Vec<Option<String>>,
+    /// What the user should know.
+    pub(crate) notes: Vec<String>,
+}
+
 /// Connects to every paired node that answers and to every one of `addrs`, and asks what it has; all
 /// faults are reported at once.
 pub(crate) async fn gather(
@@ -107,13 +117,13 @@ fn choose(members: Vec<Member>, wish: &Serve) -> Result<Vec<Member>, Refusal> {
 }
 
 /// The ways from each member to the next, round the ring: measured where that was not done lately. A
-/// slow link is refused; what else the user should know comes beside the ways.
+/// slow link is refused.
 pub(crate) async fn join_up(
     node: &Node,
     members: &[Member],
     wish: &Serve,
     hidden_bytes: u64,
-) -> Result<(Hops, Vec<String>), Refusal> {
+) -> Result<Joined, Refusal> {
     let world = members.len();
     let mut edges: Vec<Edge> = Vec::new();
     for (k, from) in members.iter().enumerate() {
@@ -138,7 +148,12 @@ pub(crate) async fn join_up(
             .collect(),
         _ => Vec::new(),
     };
-    Ok((edges.iter().zip(members).map(ways).collect(), notes))
+    let best = |edge: &Edge| match &edge.link {
+        Some(Ok(link)) => Some(links::best_now(link, &wish.links)),
+        _ => None,
+    };
+    let hops = edges.iter().zip(members).map(ways).collect();
+    Ok(Joined { hops, best: edges.iter().map(best).collect(), notes })
 }
 
 async fn link_between(node: &Node, from: &Member, to: &Member) -> Result<NodeLink, String> {

@@ -16,6 +16,7 @@ mod faults;
 mod links;
 mod obstacles;
 mod rig;
+mod ring;
 mod split;
 mod terminal;
 
