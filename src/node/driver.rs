@@ -128,7 +128,7 @@ impl Driver {
             .await
             .map_err(|error| cannot(error.to_string()))?;
         let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
-        let Prepared { model, report, members, hops } = prepare(node, &wish).await?;
+        let Prepared { model, report, members, hops, best } = prepare(node, &wish).await?;
         let context = report.context;
         let budget = budget(&report, &model);
         let needs = report.ranks.iter().map(PlannedRank::needs_bytes).collect();
@@ -151,7 +151,7 @@ impl Driver {
             origin,
             staged: vec![None; world],
             hops,
-            best_told: vec![None; world],
+            best_told: best,
             about,
             node: Arc::clone(node),
             watches: JoinSet::new(),

@@ -38,6 +38,16 @@ impl Member {
     }
 }
 
+/// A ring of members whose links will do.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) hops: Hops,
+    /// What carries each edge, in words; none within one node.
+    pub(crate) best: Vec<Option<String>>,
+    /// What the user should know.
+    pub(crate) notes: Vec<String>,
+}
+
 /// Connects to every paired node that answers and to every one of `addrs`, and asks what it has. With
 /// those that may take part come all faults of the others, and of their checkpoints.
 pub(crate) async fn gather(
@@ -113,13 +123,13 @@ pub(crate) fn choose(there: &[String], wish: &Serve) -> Result<Vec<usize>, Refus
 }
 
 /// The ways from each member to the next, round the ring: measured where that was not done lately. A
-/// slow link is refused; what else the user should know comes beside the ways.
+/// slow link is refused.
 pub(crate) async fn join_up(
     node: &Node,
     members: &[Member],
     wish: &Serve,
     hidden_bytes: u64,
-) -> Result<(Hops, Vec<String>), Refusal> {
+) -> Result<Joined, Refusal> {
     let world = members.len();
     let mut edges: Vec<Edge> = Vec::new();
     for (k, from) in members.iter().enumerate() {
@@ -144,7 +154,12 @@ pub(crate) async fn join_up(
             .collect(),
         _ => Vec::new(),
     };
-    Ok((edges.iter().zip(members).map(ways).collect(), notes))
+    let best = |edge: &Edge| match &edge.link {
+        Some(Ok(link)) => Some(links::best_now(link, &wish.links)),
+        _ => None,
+    };
+    let hops = edges.iter().zip(members).map(ways).collect();
+    Ok(Joined { hops, best: edges.iter().map(best).collect(), notes })
 }
 
 /// What is known of the link between two members, measured if need be.

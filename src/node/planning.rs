@@ -9,7 +9,7 @@ use daisy_proto::{Dtype, Facts, NodeId};
 use futures::future::join_all;
 
 use super::Node;
-use super::members::{Member, choose, gather, join_up, link_between};
+use super::members::{Joined, Member, choose, gather, join_up, link_between};
 use super::model::Model;
 use super::staging;
 use crate::plan::{self, Ceiling, Cut, Hop, Hops, RESERVE_USUAL, Speed, Task, Wish, chips, report};
@@ -31,6 +31,8 @@ pub(crate) struct Prepared {
     pub(crate) members: Vec<Member>,
     /// From each rank to the next.
     pub(crate) hops: staging::Hops,
+    /// What carries each edge, in words; none within one node.
+    pub(crate) best: Vec<Option<String>>,
 }
 
 /// Plans what the user wants; all that is wrong is told at once.
@@ -55,9 +57,9 @@ pub(crate) async fn prepare(node: &Arc<Node>, wish: &Serve) -> Result<Prepared, 
         waiting.iter_mut().find(is_there).and_then(Option::take)
     });
     let members: Vec<Member> = ranks.collect();
-    let (hops, notes) = join_up(node, &members, wish, model.hidden_bytes()).await?;
+    let Joined { hops, best, notes } = join_up(node, &members, wish, model.hidden_bytes()).await?;
     report.notes.extend(notes);
-    Ok(Prepared { model, report, members, hops })
+    Ok(Prepared { model, report, members, hops, best })
 }
 
 /// The plan for machines that are only described; the first one drives.

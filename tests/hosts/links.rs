@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::cable::Cable;
 use super::cluster::{Endless, Home, PATIENCE, Process, Ready};
-use super::rig::{Machine, chat, ip, pair_of_machines, peers};
+use super::rig::{Machine, chat, ip, machines, peers};
 use super::skip;
 
 /// Two machines and both links between them; gone when dropped.
@@ -26,7 +26,7 @@ pub struct Rig {
 impl Rig {
     /// The error says why this machine has no namespaces or no TUN devices.
     pub fn new(slow: Cable) -> Result<Self, String> {
-        let [near, far] = pair_of_machines()?;
+        let [near, far] = machines()?;
         ip(&format!(
             "link add port netns {} type veth peer name port netns {}",
             near.namespace, far.namespace

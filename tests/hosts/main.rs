@@ -20,6 +20,7 @@ mod memory;
 mod obstacles;
 mod planning;
 mod rig;
+mod ring;
 mod split;
 mod ssh;
 mod sshd;

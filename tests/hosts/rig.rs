@@ -31,7 +31,7 @@ impl Cable {
     /// The error says why this machine has no namespaces.
     pub fn new() -> Result<Self, String> {
         let turn = turn();
-        let [a, b] = pair_of_machines()?;
+        let [a, b] = machines()?;
         let cable = Self { a, b, _turn: turn };
         let (a, b) = (&cable.a, &cable.b);
         ip(&format!(
@@ -54,8 +54,8 @@ impl Cable {
     }
 }
 
-/// Two that nothing joins yet.
-pub fn pair_of_machines() -> Result<[Machine; 2], String> {
+/// As many as are wanted; nothing joins them yet.
+pub fn machines<const N: usize>() -> Result<[Machine; N], String> {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let machine = |end: char| {
         let machine = Machine {
@@ -67,8 +67,8 @@ pub fn pair_of_machines() -> Result<[Machine; 2], String> {
         machine.ip("link set lo up")?;
         Ok::<_, String>(machine)
     };
-    let a = machine('a')?;
-    Ok([a, machine('b')?])
+    let made = ('a'..='f').take(N).map(machine).collect::<Result<Vec<_>, String>>()?;
+    made.try_into().map_err(|_| format!("a rig has no {N} machines"))
 }
 
 impl Machine {
