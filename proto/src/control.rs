@@ -54,6 +54,9 @@ pub enum Request {
     Resume { pipeline: PipelineId },
     /// End the pipeline's rank. Answered when the process is gone.
     Stop { pipeline: PipelineId },
+    /// Pass on by this way what comes to the port that you answer, and what comes back: two ranks have no fast link
+    /// of their own, and you have one to each.
+    Relay { pipeline: PipelineId, to: Way },
     /// The last lines of the node's log; cut to what a control message holds.
     Logs { lines: u32 },
     /// Hear this as if a command line of your machine said it, and say what you would answer there, by
@@ -72,6 +75,9 @@ pub enum Response {
     Staged {
         pid: u32,
         key: RankKey,
+        port: u16,
+    },
+    Relaying {
         port: u16,
     },
     Done,

@@ -2,7 +2,7 @@
 //!
 //! [`control`] is what nodes say to each other: dial, accept, one stream of messages. [`edge`] carries
 //! hidden states from rank to rank by driving a [`daisy_proto::link::Link`]. [`probe`] measures a path as an
-//! edge would use it. All stand on [`tls`]
+//! edge would use it, [`udp_relay`] passes datagrams on for two others. All stand on [`tls`]
 //! (raw public keys), `transport` (settings, each with its reason) and `door` (who may come in).
 //!
 //! This module does not know pipelines' meaning, tensors, files or the list of trusted nodes: whom to
@@ -16,6 +16,7 @@ pub mod pair;
 pub mod probe;
 pub mod tls;
 mod transport;
+pub mod udp_relay;
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,6 +32,7 @@ pub use edge::{
 pub use pair::{PairConnection, PairLost};
 pub use probe::{Depth, ProbeListener};
 pub use tls::{KeyError, KeyPair};
+pub use udp_relay::UdpRelay;
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]

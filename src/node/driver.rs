@@ -29,8 +29,9 @@ use super::planning::{Prepared, prepare};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::join;
 use super::requests::{self, QUEUE_MAX};
-use super::staging::{Hops, StagedAt};
+use super::staging::{Detour, Hops, StagedAt};
 use crate::api;
+use crate::net::UdpRelay;
 use crate::pipeline::{Failure, Input, Pipeline, State};
 
 /// What the command line may say while the model is served.
@@ -90,6 +91,12 @@ struct Driver {
     staged: Vec<Option<StagedAt>>,
     /// From each rank to the next; the way in use comes first.
     hops: Hops,
+    /// Of each edge that goes over other nodes.
+    detours: Vec<Option<Detour>>,
+    /// Nodes without a rank that pass hidden states on.
+    between: Vec<Member>,
+    /// What this node passes on itself.
+    relays: Vec<UdpRelay>,
     /// Of each edge, as the command line was told.
     best_told: Vec<Option<String>>,
     /// Of each rank's node, when it was planned.
@@ -128,7 +135,8 @@ impl Driver {
             .await
             .map_err(|error| cannot(error.to_string()))?;
         let local_addr = listener.local_addr().map_err(|error| cannot(error.to_string()))?;
-        let Prepared { model, report, members, hops, best } = prepare(node, &wish).await?;
+        let Prepared { model, report, members, between, hops, detours, best } =
+            prepare(node, &wish).await?;
         let context = report.context;
         let budget = budget(&report, &model);
         let needs = report.ranks.iter().map(PlannedRank::needs_bytes).collect();
@@ -151,6 +159,9 @@ impl Driver {
             origin,
             staged: vec![None; world],
             hops,
+            detours,
+            between,
+            relays: Vec::new(),
             best_told: best,
             about,
             node: Arc::clone(node),
@@ -188,7 +199,12 @@ impl Driver {
                 continue;
             }
             match self.pipeline.state().clone() {
-                State::Loading => self.connect().await,
+                State::Loading => {
+                    if let Err((rank, reason)) = self.connect().await {
+                        // Handled in its turn, as what other ranks have told before it.
+                        let _ = self.events_in.try_send(Event::PeerStaged(rank, Err(reason)));
+                    }
+                }
                 State::Warming => self.warm_up().await,
                 State::Ready => {
                     was_ready = true;
@@ -431,6 +447,8 @@ impl Driver {
     async fn take_down(&mut self) {
         self.watches.abort_all();
         self.tasks.abort_all();
+        self.relays.clear();
+        self.between.clear();
         let peers = self.peers.iter_mut().filter_map(Option::take);
         let pipeline = self.id;
         let stops = peers.map(|peer| async move {

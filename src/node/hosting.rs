@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use daisy_proto::control::{Event, Message, Request, Response};
+use daisy_proto::control::{Event, Message, Request, Response, Way};
 use daisy_proto::local::{FromNode, FromRank, RankStart, Refusal, RefusalKind, ToNode, ToRank};
 use daisy_proto::{Interface, NodeId, NodeLink, PipelineId, Rank};
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use super::measuring::{Wanted, link_to_stranger, own_facts, trials};
 use super::ranks::{RankEvent, RankProcess};
 use super::relay::relay;
 use super::remote::Attended;
-use crate::net::{ConnectionLost, ControlConnection, LostCause};
+use crate::net::{ConnectionLost, ControlConnection, LostCause, UdpRelay};
 use crate::store::Checkpoint;
 use crate::{links, logs};
 
@@ -160,13 +160,29 @@ impl Hosted<'_> {
                 }
                 None => refused(format!("there is no rank of pipeline {pipeline} here")),
             },
+            Request::Relay { pipeline, to } => self.relay(pipeline, to),
             Request::Stop { pipeline } => {
+                self.ranks.relays.retain(|(of, _)| *of != pipeline);
                 if let Some(rank) = self.ranks.by_pipeline.remove(&pipeline) {
                     rank.stop().await;
                 }
                 Response::Done
             }
             Request::Resume { pipeline } => self.resume(pipeline).await,
+        }
+    }
+
+    fn relay(&mut self, pipeline: PipelineId, to: Way) -> Response {
+        if self.ranks.relays.len() >= RELAYS_MAX {
+            return refused(format!("a driver may have at most {RELAYS_MAX} relays here"));
+        }
+        match UdpRelay::open(to) {
+            Ok(relay) => {
+                let port = relay.port();
+                self.ranks.relays.push((pipeline, relay));
+                Response::Relaying { port }
+            }
+            Err(error) => refused(format!("it cannot pass hidden states on: {error}")),
         }
     }
 
@@ -292,5 +308,7 @@ fn refused(message: String) -> Response {
 const LOG_BYTES_MAX: usize = 48 << 10;
 /// A driver holds one pipeline, and a second one while it changes over.
 const RANKS_MAX: usize = 4;
+/// A ring has at most eight edges, and a driver a second ring while it changes over.
+const RELAYS_MAX: usize = 16;
 /// Progress of a rank that loads: at most one message a layer.
 const EVENTS_MAX: usize = 256;

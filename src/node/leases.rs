@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use super::ranks::{RankEvent, RankProcess};
+use crate::net::UdpRelay;
 
 /// The ranks that one driver has here, and what they tell.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Ranks {
     pub(crate) by_pipeline: HashMap<PipelineId, RankProcess>,
     pub(crate) events_in: mpsc::Sender<RankTold>,
     pub(crate) events: mpsc::Receiver<RankTold>,
+    /// What is passed on here for two other ranks of the pipeline.
+    pub(crate) relays: Vec<(PipelineId, UdpRelay)>,
     /// The last way of each rank that left the first one. Told again to a driver that is back: what is
     /// sent into a connection that breaks off is lost.
     pub(crate) moved: HashMap<PipelineId, Event>,
@@ -31,7 +34,13 @@ pub(crate) type RankTold = (PipelineId, Rank, RankEvent);
 impl Ranks {
     pub(crate) fn none() -> Self {
         let (events_in, events) = mpsc::channel(EVENTS_MAX);
-        Self { by_pipeline: HashMap::new(), events_in, events, moved: HashMap::new() }
+        Self {
+            by_pipeline: HashMap::new(),
+            events_in,
+            events,
+            relays: Vec::new(),
+            moved: HashMap::new(),
+        }
     }
 
     /// Waits until every process is gone.

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use super::Node;
 use super::measuring::{Wanted, ask_for_link, link_to, own_facts};
 use super::peers::{Peer, PeerEvent};
-use super::planning::Machine;
-use super::staging::Hops;
+use super::planning::{Machine, Ways};
+use super::staging::{Detour, Hops};
 use crate::links::{self, Edge};
 use crate::net::DialError;
 use crate::preflight::{self, NodeAnswer, NodeFault};
@@ -42,6 +42,8 @@ impl Member {
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) hops: Hops,
+    /// Where a rank has no fast link to the next.
+    pub(crate) detours: Vec<Option<Detour>>,
     /// What carries each edge, in words; none within one node.
     pub(crate) best: Vec<Option<String>>,
     /// What the user should know.
@@ -122,11 +124,12 @@ pub(crate) fn choose(there: &[String], wish: &Serve) -> Result<Vec<usize>, Refus
     Ok(chosen)
 }
 
-/// The ways from each member to the next, round the ring: measured where that was not done lately. A
-/// slow link is refused.
+/// The ways from each member to the next, round the ring: measured where that was not done lately. Where a link is
+/// too slow other nodes pass hidden states on; where none can, it is refused.
 pub(crate) async fn join_up(
     node: &Node,
     members: &[Member],
+    ways: &Ways,
     wish: &Serve,
     hidden_bytes: u64,
 ) -> Result<Joined, Refusal> {
@@ -146,7 +149,27 @@ pub(crate) async fn join_up(
             });
         edges.push(Edge { from: quoted(from), to: quoted(to), link, has_cable });
     }
-    let notes = links::check(&edges, &wish.links, hidden_bytes)?;
+    let is_usable = |edge: &Edge| match &edge.link {
+        Some(Ok(link)) => links::usable(link, &wish.links).next().is_some(),
+        Some(Err(_)) => false,
+        None => true,
+    };
+    let detour = |(k, edge): (usize, &Edge)| {
+        let (from, to) = (members[k].id, members[(k + 1) % world].id);
+        if is_usable(edge) { None } else { ways.detour(from, to, &wish.links) }
+    };
+    let detours: Vec<Option<Detour>> = edges.iter().enumerate().map(detour).collect();
+    let direct = edges.iter().zip(&detours).filter(|(_, detour)| detour.is_none());
+    let direct: Vec<Edge> = direct.map(|(edge, _)| edge.clone()).collect();
+    let mut notes = links::check(&direct, &wish.links, hidden_bytes)?;
+    for (edge, detour) in edges.iter().zip(&detours) {
+        if let Some(Detour { legs }) = detour {
+            let over: Vec<String> = legs[1..].iter().map(|leg| ways.quoted(leg.from)).collect();
+            let over = over.join(" and ");
+            let (from, to) = (&edge.from, &edge.to);
+            notes.push(format!("{from} and {to} have no fast link: hidden states between them go over {over}"));
+        }
+    }
     let ways = |(edge, from): (&Edge, &Member)| match &edge.link {
         Some(Ok(link)) => links::usable(link, &wish.links)
             .map(|path| links::ends(link, path, from.id))
@@ -159,7 +182,7 @@ pub(crate) async fn join_up(
         _ => None,
     };
     let hops = edges.iter().zip(members).map(ways).collect();
-    Ok(Joined { hops, best: edges.iter().map(best).collect(), notes })
+    Ok(Joined { hops, detours, best: edges.iter().map(best).collect(), notes })
 }
 
 /// What is known of the link between two members, measured if need be.

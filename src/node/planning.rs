@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use daisy_proto::local::{Headroom, Nodes, Refusal, RefusalKind, Serve};
+use daisy_proto::local::{Headroom, LinkWish, Nodes, Refusal, RefusalKind, Serve};
 use daisy_proto::plan::PlanReport;
-use daisy_proto::{Dtype, Facts, NodeId};
+use daisy_proto::{Dtype, Facts, NodeId, NodeLink};
 use futures::future::join_all;
 
 use super::Node;
 use super::members::{Joined, Member, choose, gather, join_up, link_between};
 use super::model::Model;
-use super::staging;
+use super::staging::{self, Detour, Leg};
 use crate::plan::{self, Ceiling, Cut, Hop, Hops, RESERVE_USUAL, Speed, Task, Wish, chips, report};
 use crate::{links, preflight};
 
@@ -29,8 +29,11 @@ pub(crate) struct Prepared {
     pub(crate) report: PlanReport,
     /// In the order of ranks.
     pub(crate) members: Vec<Member>,
+    /// Nodes without a rank that pass hidden states on.
+    pub(crate) between: Vec<Member>,
     /// From each rank to the next.
     pub(crate) hops: staging::Hops,
+    pub(crate) detours: Vec<Option<Detour>>,
     /// What carries each edge, in words; none within one node.
     pub(crate) best: Vec<Option<String>>,
 }
@@ -43,7 +46,8 @@ pub(crate) async fn prepare(node: &Arc<Node>, wish: &Serve) -> Result<Prepared, 
     let mut addrs = node.peers.clone();
     addrs.extend(wish.peers.iter().filter(|addr| !node.peers.contains(addr)));
     let (members, fault) = gather(node, &addrs, wish, &model.name, &model.digest).await?;
-    let planned = decide(node, &model, &members, wish).await;
+    let mut ways = Ways::none();
+    let planned = decide(node, &model, &members, wish, &mut ways).await;
     let mut report = match (planned, fault) {
         (Ok(report), None) => report,
         (Ok(_), Some(fault)) => return Err(fault),
@@ -57,9 +61,58 @@ pub(crate) async fn prepare(node: &Arc<Node>, wish: &Serve) -> Result<Prepared, 
         waiting.iter_mut().find(is_there).and_then(Option::take)
     });
     let members: Vec<Member> = ranks.collect();
-    let Joined { hops, best, notes } = join_up(node, &members, wish, model.hidden_bytes()).await?;
+    let hidden_bytes = model.hidden_bytes();
+    let Joined { hops, detours, best, notes } =
+        join_up(node, &members, &ways, wish, hidden_bytes).await?;
     report.notes.extend(notes);
-    Ok(Prepared { model, report, members, hops, best })
+    let is_between = |member: &Member| {
+        let legs = detours.iter().flatten().flat_map(|detour| &detour.legs[1..]);
+        legs.into_iter().any(|leg| leg.from == member.id)
+    };
+    let between = waiting.into_iter().flatten().filter(is_between).collect();
+    Ok(Prepared { model, report, members, between, hops, detours, best })
+}
+
+/// The links between members that may carry hidden states, and the shortest ways over them.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    /// In the order of the members.
+    nodes: Vec<(NodeId, String)>,
+    links: Vec<NodeLink>,
+    hops: Hops,
+}
+
+impl Ways {
+    fn none() -> Self {
+        Self { nodes: Vec::new(), links: Vec::new(), hops: Hops::none(0) }
+    }
+
+    /// Between two that have no link for it: over others; none: there is no way.
+    pub(crate) fn detour(&self, from: NodeId, to: NodeId, wish: &LinkWish) -> Option<Detour> {
+        let at = |id: NodeId| self.nodes.iter().position(|(known, _)| *known == id);
+        let (start, end) = (at(from)?, at(to)?);
+        let between = self.hops.detour(start, end);
+        if between.is_empty() {
+            return None;
+        }
+        let stops: Vec<NodeId> =
+            [start].into_iter().chain(between).chain([end]).map(|at| self.nodes[at].0).collect();
+        let leg = |pair: &[NodeId]| {
+            let [from, to] = *pair else { return None };
+            let joins = |link: &&NodeLink| link.nodes == [from, to] || link.nodes == [to, from];
+            let link = self.links.iter().find(joins)?;
+            let (own, other) = links::ends(link, links::usable(link, wish).next()?, from);
+            Some(Leg { from, own: own.clone(), other: other.clone() })
+        };
+        let legs: Option<Vec<Leg>> = stops.windows(2).map(leg).collect();
+        Some(Detour { legs: legs? })
+    }
+
+    /// A member as people know it.
+    pub(crate) fn quoted(&self, id: NodeId) -> String {
+        let name = self.nodes.iter().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
+        format!("`{}`", name.unwrap_or_default())
+    }
 }
 
 /// The plan for machines that are only described; the first one drives.
@@ -75,7 +128,7 @@ pub(crate) fn plan_for(
     let nodes = nodes(&machines, &wish.headroom)?;
     let costs = model.costs(dtype(&model, &machines, wish))?;
     let ids = vec![NodeId([0; 32]); nodes.len()];
-    let hops = hops.among(&chosen);
+    let hops = hops.among(&chosen).with_detours();
     let task = Task { name: &model.name, model: &costs, nodes: &nodes, ids: &ids, hops: &hops };
     report(&task, &wanted(wish)).map_err(|error| error.refusal(&model.name))
 }
@@ -85,6 +138,7 @@ async fn decide(
     model: &Model,
     members: &[Member],
     wish: &Serve,
+    ways: &mut Ways,
 ) -> Result<PlanReport, Refusal> {
     let machines: Vec<Machine> = members.iter().map(Member::machine).collect();
     let nodes = nodes(&machines, &wish.headroom)?;
@@ -99,8 +153,8 @@ async fn decide(
     if members.len() == 1 {
         return Ok(by_memory);
     }
-    let hops = measured(node, members, wish).await;
-    match report(&Task { hops: &hops, ..task }, &wanted) {
+    *ways = measured(node, members, wish).await;
+    match report(&Task { hops: &ways.hops, ..task }, &wanted) {
         // The links are to blame, and who joins these nodes up says how.
         Err(_) => Ok(by_memory),
         found => found.map_err(refused),
@@ -108,8 +162,9 @@ async fn decide(
 }
 
 /// The best way between any two members that may carry hidden states.
-async fn measured(node: &Node, members: &[Member], wish: &Serve) -> Hops {
+async fn measured(node: &Node, members: &[Member], wish: &Serve) -> Ways {
     let mut hops = Hops::none(members.len());
+    let mut found = Vec::new();
     let pairs = (0..members.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
     let links = pairs
         .map(|(a, b)| async move { (a, b, link_between(node, &members[a], &members[b]).await) });
@@ -120,8 +175,10 @@ async fn measured(node: &Node, members: &[Member], wish: &Serve) -> Hops {
         };
         let one_way_ns = u64::from(sample.rtt_median_us) * 500;
         hops.set(a, b, Hop { one_way_ns, bit_per_s: sample.bit_per_s });
+        found.push(link);
     }
-    hops
+    let nodes = members.iter().map(|member| (member.id, member.facts.name.to_string()));
+    Ways { nodes: nodes.collect(), links: found, hops: hops.with_detours() }
 }
 
 fn wanted(wish: &Serve) -> Wish {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use daisy_proto::control::{RankKey, Request, Response, Way};
 use daisy_proto::local::{RankStart, ToRank};
-use daisy_proto::{Interface, PathEnd};
+use daisy_proto::{Interface, NodeId, PathEnd};
 
 use super::peers::Peer;
 
@@ -21,6 +21,21 @@ pub(crate) struct StagedAt {
 /// The ways from each rank to the next, best first: pairs of the dialler's own end and the other's.
 pub(crate) type Hops = Vec<Vec<(PathEnd, PathEnd)>>;
 
+/// The way from a rank to the next over other nodes, where the two have no fast link of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Detour {
+    /// From the rank's node on; the last one ends where the next rank is. At least two.
+    pub(crate) legs: Vec<Leg>,
+}
+
+/// From one node to another that it has a link to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leg {
+    pub(crate) from: NodeId,
+    pub(crate) own: PathEnd,
+    pub(crate) other: PathEnd,
+}
+
 /// What a rank must know of the ring to open its edges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Neighbours {
@@ -30,14 +45,16 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Of each rank in order; the last one's next is the first.
-    pub(crate) fn on_ring(staged: &[StagedAt], hops: &Hops) -> Vec<Self> {
+    /// Of each rank in order; the last one's next is the first. `entries` are where the detours of those ranks
+    /// begin that have one.
+    pub(crate) fn on_ring(staged: &[StagedAt], hops: &Hops, entries: &[Option<Way>]) -> Vec<Self> {
         let world = staged.len();
         let of = |k: usize| {
             let next = staged[(k + 1) % world];
             let previous = staged[(k + world - 1) % world].key;
             let pairs = hops.get(k).into_iter().flatten();
-            let ways = pairs.map(|(own, other)| Way::between(own, other, next.port)).collect();
+            let direct = pairs.map(|(own, other)| Way::between(own, other, next.port));
+            let ways = direct.chain(entries.get(k).cloned().flatten()).collect();
             Self { previous, next: next.key, ways }
         };
         (0..world).map(of).collect()
@@ -88,6 +105,8 @@ const STAGE_MAX: Duration = Duration::from_secs(25);
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use daisy_proto::{Address, Device, LinkKind};
 
     use super::*;
@@ -106,14 +125,20 @@ mod tests {
         let hop =
             |n: u8| vec![(end("a", &format!("10.0.0.{n}")), end("b", &format!("10.0.1.{n}")))];
         let hops = vec![hop(1), hop(2), hop(3)];
-        let ring = Neighbours::on_ring(&[staged(1), staged(2), staged(3)], &hops);
+        let ring = Neighbours::on_ring(&[staged(1), staged(2), staged(3)], &hops, &[]);
         let keys: Vec<_> = ring.iter().map(|n| (n.previous.0[0], n.next.0[0])).collect();
         assert_eq!(keys, [(3, 2), (1, 3), (2, 1)]);
         let [way] = &ring[2].ways[..] else { panic!("{ring:?}") };
         assert_eq!(way.addr.to_string(), "10.0.1.3:1", "the first rank's port");
         assert_eq!(way.device.as_ref().map(|device| device.name.as_str()), Some("a"));
-        let alone = Neighbours::on_ring(&[staged(1)], &Hops::default());
+        let alone = Neighbours::on_ring(&[staged(1)], &Hops::default(), &[]);
         assert_eq!((alone[0].previous.0[0], alone[0].next.0[0]), (1, 1));
+        let entry = Way::from(SocketAddr::from(([10, 0, 0, 9], 77)));
+        let hops = vec![hop(1), hop(2), Vec::new()];
+        let entries = [None, None, Some(entry.clone())];
+        let ring = Neighbours::on_ring(&[staged(1), staged(2), staged(3)], &hops, &entries);
+        assert_eq!(ring[2].ways, [entry], "the last one goes a way round");
+        assert_eq!(ring[1].ways.len(), 1);
     }
 
     #[test]

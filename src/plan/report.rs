@@ -70,7 +70,7 @@ fn others(task: &Task<'_>, wish: &Wish, chosen: &Plan) -> Vec<OtherPlan> {
     let mut offer = |what: String, nodes: &str, cut: Cut, subset: &[usize]| {
         let of = |node: &usize| task.nodes[*node].clone();
         let nodes_there: Vec<Node> = subset.iter().map(of).collect();
-        let hops = task.hops.among(subset);
+        let hops = task.hops.among(subset).with_detours();
         let wish = Wish { cut, context: None, ..wish.clone() };
         let Ok(plan) = plan(task.model, &nodes_there, &hops, &wish) else { return };
         others.push(OtherPlan {

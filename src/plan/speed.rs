@@ -14,6 +14,8 @@ use super::node::Speed;
 pub struct Hops {
     nodes: usize,
     between: Vec<Option<Hop>>,
+    /// A node between, where two have no link of their own.
+    via: Vec<Option<usize>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub struct Hop {
 impl Hops {
     /// No links yet.
     pub fn none(nodes: usize) -> Self {
-        Self { nodes, between: vec![None; nodes * nodes] }
+        Self { nodes, between: vec![None; nodes * nodes], via: vec![None; nodes * nodes] }
     }
 
     /// A link works in both directions.
@@ -35,17 +37,53 @@ impl Hops {
         self.between[b * self.nodes + a] = Some(hop);
     }
 
-    /// The ways among these nodes alone, in this order.
+    /// Where two nodes have no link, the shortest way over others that pass on what they are sent.
+    #[must_use]
+    pub fn with_detours(mut self) -> Self {
+        let direct = self.between.clone();
+        for via in 0..self.nodes {
+            for (from, to) in (0..self.nodes).flat_map(|a| (0..self.nodes).map(move |b| (a, b))) {
+                let at = from * self.nodes + to;
+                if from == to || from == via || to == via || direct[at].is_some() {
+                    continue;
+                }
+                let (Some(there), Some(on)) = (self.at(from, via), self.at(via, to)) else {
+                    continue;
+                };
+                let longer = there.and_then(on);
+                if self.between[at].is_none_or(|known| longer.one_way_ns < known.one_way_ns) {
+                    (self.between[at], self.via[at]) = (Some(longer), Some(via));
+                }
+            }
+        }
+        self
+    }
+
+    /// The nodes between two that have no link of their own, in order; none where they have one.
+    pub fn detour(&self, from: usize, to: usize) -> Vec<usize> {
+        let Some(via) = self.via[from * self.nodes + to] else { return Vec::new() };
+        let mut nodes = self.detour(from, via);
+        nodes.push(via);
+        nodes.extend(self.detour(via, to));
+        nodes
+    }
+
+    /// The ways among these nodes alone, in this order; without detours.
     #[must_use]
     pub fn among(&self, nodes: &[usize]) -> Self {
-        let between = nodes.iter().flat_map(|from| nodes.iter().map(|to| self.at(*from, *to)));
-        Self { nodes: nodes.len(), between: between.collect() }
+        let direct = |from: usize, to: usize| match self.via[from * self.nodes + to] {
+            None => self.at(from, to),
+            Some(_) => None,
+        };
+        let between = nodes.iter().flat_map(|from| nodes.iter().map(move |to| direct(*from, *to)));
+        let via = vec![None; nodes.len() * nodes.len()];
+        Self { nodes: nodes.len(), between: between.collect(), via }
     }
 
     /// As if every node reached every other one at once: what memory alone allows.
     pub fn ideal(nodes: usize) -> Self {
         let hop = Hop { one_way_ns: 0, bit_per_s: u64::MAX };
-        Self { nodes, between: vec![Some(hop); nodes * nodes] }
+        Self { nodes, between: vec![Some(hop); nodes * nodes], via: vec![None; nodes * nodes] }
     }
 
     /// From one node to another.
@@ -55,6 +93,15 @@ impl Hops {
 }
 
 impl Hop {
+    /// This way and then another one.
+    fn and_then(self, on: Self) -> Self {
+        let wire = self.one_way_ns.saturating_add(on.one_way_ns);
+        Self {
+            one_way_ns: wire.saturating_add(PASSED_ON_NS),
+            bit_per_s: self.bit_per_s.min(on.bit_per_s),
+        }
+    }
+
     /// Until this many bytes are there.
     pub fn ns(self, bytes: u64) -> u64 {
         self.one_way_ns.saturating_add(over(bytes.saturating_mul(8), self.bit_per_s))
@@ -84,6 +131,8 @@ fn over(amount: u64, per_s: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
+/// What a node takes to pass a datagram on: two system calls and a wake-up.
+const PASSED_ON_NS: u64 = 50_000;
 /// Of the memory's and the GPU's figures, what a model's arithmetic gets in practice.
 const REACHED_PERCENT: u64 = 70;
 /// Where a machine's memory is of unknown speed: that of an ordinary computer.

@@ -3,15 +3,17 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use daisy_proto::Sampling;
+use daisy_proto::control::{Request, Response, Way};
 use daisy_proto::local::{Admit, PlannedShard, RankStart, ToRank};
+use daisy_proto::{NodeId, Rank, Sampling};
 use tokio::sync::mpsc;
 
 use super::{CALL_MAX, Driver, EVENTS_MAX, Event, WARM_UP};
 use crate::node::ranks::RankProcess;
 use crate::node::relay::relay;
 use crate::node::requests::Requests;
-use crate::node::staging::{Neighbours, StagedAt, bind_ip, stage_at};
+use crate::net::UdpRelay;
+use crate::node::staging::{Detour, Leg, Neighbours, StagedAt, bind_ip, stage_at};
 
 impl Driver {
     /// Starts every rank process; each answers by an event.
@@ -41,7 +43,13 @@ impl Driver {
         let world = self.planned.len();
         let before = (shard.rank.0 as usize + world - 1) % world;
         let interfaces = &self.about[shard.rank.0 as usize].interfaces;
-        let bind = bind_ip(&self.hops[before], interfaces);
+        let incoming = match &self.detours[before] {
+            Some(Detour { legs }) => {
+                legs.last().map(|leg| (leg.own.clone(), leg.other.clone())).into_iter().collect()
+            }
+            None => self.hops[before].clone(),
+        };
+        let bind = bind_ip(&incoming, interfaces);
         RankStart {
             pipeline: self.id,
             rank: shard.rank,
@@ -70,16 +78,54 @@ impl Driver {
         self.local = Some(process);
     }
 
-    /// All ranks listen: tells each who its neighbours are.
-    pub(super) async fn connect(&mut self) {
+    /// All ranks listen: tells each who its neighbours are. Else: the rank that cannot reach the next one, and
+    /// why.
+    pub(super) async fn connect(&mut self) -> Result<(), (Rank, String)> {
         let staged: Vec<StagedAt> = self.staged.iter().flatten().copied().collect();
-        for (neighbours, peer) in Neighbours::on_ring(&staged, &self.hops).iter().zip(&self.peers) {
+        let mut entries = vec![None; staged.len()];
+        for (rank, detour) in (0..).map(Rank).zip(self.detours.clone()) {
+            let Some(detour) = detour else { continue };
+            let at = rank.0 as usize;
+            let next = staged[(at + 1) % staged.len()];
+            entries[at] = Some(self.pave(&detour, next.port).await.map_err(|why| (rank, why))?);
+        }
+        let ring = Neighbours::on_ring(&staged, &self.hops, &entries);
+        for (neighbours, peer) in ring.iter().zip(&self.peers) {
             if let Some(peer) = peer {
                 // A peer that does not answer is lost, and its connection says so.
                 let _ = peer.call(neighbours.request(self.id), CALL_MAX).await;
             } else if let Some(local) = &self.local {
                 local.send(neighbours.to_rank()).await;
             }
+        }
+        Ok(())
+    }
+
+    /// Has every node of a detour pass on what leads to this port at its end; where it begins.
+    async fn pave(&mut self, detour: &Detour, port: u16) -> Result<Way, String> {
+        let mut port = port;
+        for Leg { from, own, other } in detour.legs[1..].iter().rev() {
+            let to = Way::between(own, other, port);
+            port = self.relay_at(*from, to).await?;
+        }
+        let Leg { own, other, .. } = &detour.legs[0];
+        Ok(Way::between(own, other, port))
+    }
+
+    async fn relay_at(&mut self, id: NodeId, to: Way) -> Result<u16, String> {
+        let ranks = self.peers.iter().flatten();
+        let others = self.between.iter().filter_map(|member| Some(&member.peer.as_ref()?.0));
+        let Some(peer) = ranks.chain(others).find(|peer| peer.id == id) else {
+            let relay = UdpRelay::open(to).map_err(|error| error.to_string())?;
+            let port = relay.port();
+            self.relays.push(relay);
+            return Ok(port);
+        };
+        match peer.call(Request::Relay { pipeline: self.id, to }, CALL_MAX).await {
+            Ok(Response::Relaying { port }) => Ok(port),
+            Ok(Response::Refused(refusal)) => Err(refusal.message),
+            Ok(other) => Err(format!("{} answered out of turn: {other:?}", peer.remote)),
+            Err(error) => Err(error.to_string()),
         }
     }
 
