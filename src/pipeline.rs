@@ -84,6 +84,11 @@ impl Pipeline {
         (sum(|p| p.layers_done), sum(|p| p.layers_total))
     }
 
+    /// How far each rank has loaded, with the name of its node.
+    pub fn ranks_loaded(&self) -> impl Iterator<Item = (&str, LoadProgress)> {
+        self.nodes.iter().map(String::as_str).zip(self.progress.iter().copied())
+    }
+
     /// Takes what happened; says whether the state changed.
     pub fn handle(&mut self, now: Duration, input: Input) -> bool {
         let before = self.state.clone();
@@ -226,6 +231,9 @@ mod tests {
         pipeline.handle(s(100), Input::Progress(Rank(1), progress));
         assert!(!pipeline.handle_timeout(s(200)), "progress moves the deadline");
         assert_eq!(pipeline.loaded(), (3, 9));
+        let ranks: Vec<_> =
+            pipeline.ranks_loaded().map(|(node, p)| (node, p.layers_done)).collect();
+        assert_eq!(ranks, [("studio", 0), ("mini", 3)]);
         assert!(pipeline.handle_timeout(s(220)));
         assert_eq!(failure(&pipeline).0, "rank 0 on studio made no progress while loading");
     }

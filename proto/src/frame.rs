@@ -35,6 +35,9 @@ impl Limits {
         Self { header_bytes: MAX_HEADER_BYTES, payload_bytes: MAX_PAYLOAD_BYTES };
     /// Node ↔ node: small headers alone.
     pub const CONTROL: Self = Self { header_bytes: MAX_HEADER_BYTES, payload_bytes: 0 };
+    /// Files from node to node: lists of them as headers, their bytes as payload.
+    pub const FILES: Self =
+        Self { header_bytes: MAX_LIST_HEADER_BYTES, payload_bytes: crate::files::CHUNK_BYTES_MAX };
     /// Sockets on one machine, where a header can hold a prompt.
     pub const LOCAL: Self = Self { header_bytes: MAX_LOCAL_HEADER_BYTES, payload_bytes: 0 };
     /// What some conversation allows.
@@ -101,6 +104,14 @@ pub fn encode_within<T: Serialize + ?Sized>(
     limits.check(prefix)?;
     buffer[..PREFIX_BYTES].copy_from_slice(&prefix.write());
     Ok(buffer.into())
+}
+
+/// The lengths of header and payload that a frame's first bytes promise: for a reader that blocks and
+/// takes the two apart by itself.
+pub fn lengths(limits: Limits, prefix: [u8; PREFIX_BYTES]) -> Result<(usize, usize), FrameError> {
+    let prefix = Prefix::read(prefix);
+    limits.check(prefix)?;
+    Ok((prefix.header_len, prefix.payload_len))
 }
 
 /// The message of a frame's header. Bytes after it are an error: they would be a field that the
@@ -276,6 +287,8 @@ pub const PREFIX_BYTES: usize = 8;
 /// A step's header with [`crate::link::MAX_ROWS`] rows and as many releases, each at its longest,
 /// is 63,488 bytes and some fixed fields.
 pub const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// 4096 files with names of 240 bytes.
+pub const MAX_LIST_HEADER_BYTES: usize = 1024 * 1024;
 /// A prompt token is at most 5 bytes, 3 in any vocabulary below 2,097,152 tokens: 8 MiB hold a
 /// prompt of 1,677,721 tokens at the worst, beyond every model's context.
 pub const MAX_LOCAL_HEADER_BYTES: usize = 8 * 1024 * 1024;

@@ -1,10 +1,11 @@
 //! What crosses a wire between Daisy's processes.
 //!
 //! No tokio, no clock, no files: types with their encodings, framing, and the state machine of one
-//! edge. Four conversations use it:
+//! edge. Five conversations use it:
 //!
 //! * node ↔ node: [`control`], over QUIC with ALPN [`ALPN_CONTROL`];
 //! * rank ↔ rank: [`step`] frames carried by a [`link`], over QUIC with ALPN [`ALPN_DATA`];
+//! * node ↔ node: [`files`] of checkpoints, over TCP with ALPN [`ALPN_FILES`];
 //! * node ↔ a node that it does not know yet: [`pair`], over QUIC with ALPN [`ALPN_PAIR`];
 //! * node ↔ its rank and command line ↔ node: [`local`], over Unix sockets.
 //!
@@ -14,6 +15,7 @@ mod addr;
 pub mod close;
 pub mod control;
 pub mod facts;
+pub mod files;
 pub mod frame;
 pub mod hello;
 pub mod hidden;
@@ -46,5 +48,7 @@ pub const ALPN_CONTROL: &[u8] = b"daisy-control/1";
 pub const ALPN_DATA: &[u8] = b"daisy-data/1";
 /// Node ↔ node: measures a path as a rank's edge would use it.
 pub const ALPN_PROBE: &[u8] = b"daisy-probe/1";
+/// Node ↔ node: files of checkpoints.
+pub const ALPN_FILES: &[u8] = b"daisy-files/1";
 /// Answers only while a pairing window is open.
 pub const ALPN_PAIR: &[u8] = b"daisy-pair/1";

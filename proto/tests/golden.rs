@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use daisy_proto::control::{
     Event, LoadProgress, Message, NodeFacts, RankKey, Request, Response, Way,
 };
+use daisy_proto::files::{Answer, Ask, FileEntry, Which};
 use daisy_proto::frame;
 use daisy_proto::hello::Hello;
 use daisy_proto::link::EdgeMessage;
@@ -29,7 +30,7 @@ use serde::Serialize;
 
 /// Hash of golden.txt by protocol version. A change of the format adds a line; a line for a version
 /// that was released never changes.
-const HASHES: &[(u32, u64)] = &[(1, 0x17aa_9a35_e792_cb48)];
+const HASHES: &[(u32, u64)] = &[(1, 0xb227_4651_73f4_8299)];
 const GOLDEN: &str = include_str!("golden.txt");
 
 #[test]
@@ -42,7 +43,8 @@ fn the_hello_of_the_control_stream_never_changes() {
 fn the_wire_format_is_byte_for_byte_the_golden_one() {
     let mut now = String::new();
     for (name, bytes) in
-        [edge(), control(), to_rank(), from_rank(), to_node(), from_node(), pair()].concat()
+        [edge(), control(), to_rank(), from_rank(), to_node(), from_node(), files(), pair()]
+            .concat()
     {
         writeln!(now, "{name:<16} {}", hex(&bytes)).expect("text grows");
     }
@@ -116,6 +118,7 @@ fn control() -> Vec<Golden> {
         dtype: Dtype::F32,
     };
     let [_, way] = ways().try_into().expect("two");
+    let relay = Request::Relay { pipeline, to: way.clone() };
     let moved = Event::Moved { pipeline, rank, way, cause: "silent".to_owned() };
     let exited =
         Event::Exited { pipeline, rank, reason: "killed".to_owned(), blame: Some(Rank(0)) };
@@ -132,6 +135,7 @@ fn control() -> Vec<Golden> {
         ("ask connect", request(connect)),
         ("ask reroute", request(Request::Reroute { pipeline, ways: ways() })),
         ("ask resume", request(Request::Resume { pipeline })),
+        ("ask relay", request(relay)),
         ("ask stop", request(Request::Stop { pipeline })),
         ("ask logs", request(Request::Logs { lines: 200 })),
         ("ask attend", request(Request::Attend(Box::new(ToNode::Drain { grace_ms: 5000 })))),
@@ -141,6 +145,7 @@ fn control() -> Vec<Golden> {
         ("probed", response(Response::Probed(probed))),
         ("link", response(Response::Link(node_link()))),
         ("staged", response(staged)),
+        ("relaying", response(Response::Relaying { port: 40_001 })),
         ("done", response(Response::Done)),
         ("peer's log", response(Response::Logs("a line\n".to_owned()))),
         ("refused", response(Response::Refused(refusal(RefusalKind::CannotBeDone)))),
@@ -248,6 +253,21 @@ fn to_node() -> Vec<Golden> {
         ("node pair, token", bytes(&ToNode::Pair(join), &[])),
         ("node invite", bytes(&ToNode::Invite { ttl_s: 600 }, &[])),
         ("node down", bytes(&ToNode::Down, &[])),
+    ]
+}
+
+fn files() -> Vec<Golden> {
+    let which = Which::Digest([0xdd; 32]);
+    let commit = Which::Commit { repo: "org/model".to_owned(), commit: "0a".repeat(20) };
+    let name = "model.safetensors".to_owned();
+    let get = Ask::Get { which, name: name.clone(), from: 300, sealed: true };
+    vec![
+        ("ask list", bytes(&Ask::List(commit), &[])),
+        ("ask get", bytes(&get, &[])),
+        ("files", bytes(&Answer::Files(vec![FileEntry { name, bytes: 1 << 30 }]), &[])),
+        ("chunk", bytes(&Answer::Chunk, &[1, 2, 3])),
+        ("end", bytes(&Answer::End { sha256: Some([0xee; 32]) }, &[])),
+        ("no file", bytes(&Answer::Refused("there is no such file here".to_owned()), &[])),
     ]
 }
 

@@ -125,7 +125,7 @@ impl From<SubmitError> for ApiError {
 pub fn not_ready(readiness: &Readiness) -> Option<ApiError> {
     match readiness {
         Readiness::Ready => None,
-        Readiness::Loading { done, total } => Some(ApiError::unavailable(
+        Readiness::Loading { done, total, .. } => Some(ApiError::unavailable(
             "loading",
             format!("the model is loading: {done} of {total} layers are in memory"),
             RETRY_LOADING_S,

@@ -7,12 +7,12 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
-use crate::node::handle::Readiness;
+use crate::node::handle::{LoadingRank, Readiness};
 
 use super::App;
 use super::error::{ApiError, not_ready};
 use super::parse::{ParseError, names_model};
-use super::wire::{Model, ModelList, Progress, Ready};
+use super::wire::{Model, ModelList, Progress, RankProgress, Ready};
 
 /// `GET /v1/models`. The model is listed while it loads, too.
 pub async fn models(State(app): State<App>) -> Response {
@@ -48,7 +48,9 @@ pub async fn ready(State(app): State<App>) -> Response {
     let (status, progress) = match serving.readiness {
         _ if stopping => ("draining", None),
         Readiness::Ready => ("ready", None),
-        Readiness::Loading { done, total } => ("loading", Some(Progress { done, total })),
+        Readiness::Loading { done, total, ref ranks } => {
+            ("loading", Some(Progress { done, total, ranks: rank_progress(ranks) }))
+        }
         Readiness::Draining => ("draining", None),
         Readiness::Short { .. } => ("short_of_memory", None),
         Readiness::Failed { .. } => ("failed", None),
@@ -66,4 +68,12 @@ pub async fn ready(State(app): State<App>) -> Response {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
     }
     response
+}
+
+fn rank_progress(ranks: &[LoadingRank]) -> Vec<RankProgress> {
+    let ranks = ranks.iter().cloned().enumerate();
+    let ranks = ranks.map(|(rank, LoadingRank { node, done, total, resident_bytes })| {
+        RankProgress { rank, node, done, total, resident_bytes }
+    });
+    ranks.collect()
 }

@@ -286,8 +286,20 @@ pub struct Ready<'a> {
 
 #[derive(Debug, Serialize)]
 pub struct Progress {
+    /// Layers in memory, of all ranks.
     pub done: u32,
     pub total: u32,
+    /// Empty until the first of them speaks.
+    pub ranks: Vec<RankProgress>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RankProgress {
+    pub rank: usize,
+    pub node: String,
+    pub done: u32,
+    pub total: u32,
+    pub resident_bytes: u64,
 }
 
 /// Which build answered; with the seed it says whether two answers can be compared.

@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Become a new node, after Daisy's home was copied
     ResetIdentity,
     /// Show what this machine's node is doing
-    Status,
+    Status(status::Status),
     /// Show a node's log, its ranks' lines included
     Logs(logs::Logs),
 }
@@ -70,7 +70,7 @@ impl Command {
             Self::ResetIdentity => down::reset_identity(&home),
             Self::Id => trust::print_id(&home),
             Self::Trust(trust) => trust.run(&home),
-            Self::Status => status::run(&home),
+            Self::Status(status) => status.run(&home),
             Self::Logs(logs) => logs.run(&home),
         }
     }

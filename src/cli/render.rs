@@ -194,8 +194,7 @@ fn span(age_ms: u64) -> String {
 
 pub(crate) fn peers(view: &PeersView, from: From, again: bool) {
     if again {
-        // Clears the screen and begins at its top.
-        print!("\u{1b}[2J\u{1b}[H");
+        clear();
     }
     for fault in &view.faults {
         refused(fault);
@@ -222,6 +221,11 @@ pub(crate) fn peers(view: &PeersView, from: From, again: bool) {
             view.hidden
         );
     }
+}
+
+/// Clears the screen and begins at its top.
+fn clear() {
+    print!("\u{1b}[2J\u{1b}[H");
 }
 
 /// Nobody is a finding, not a failure.
@@ -450,7 +454,10 @@ pub(crate) fn stopped() {
     eprintln!("stopped: every rank is gone");
 }
 
-pub(crate) fn status(status: &NodeStatus) {
+pub(crate) fn status(status: &NodeStatus, again: bool) {
+    if again {
+        clear();
+    }
     println!("node     {} ({})", status.name, status.id);
     println!("build    {}", status.build);
     println!("control  UDP port {}", status.control_port);

@@ -10,11 +10,12 @@ use daisy_proto::local::{Headroom, LinkWish, Nodes, Serve};
 
 use super::headroom::parse as parse_headroom;
 use super::{Failure, render};
+use crate::store::{Cache, HubSettings, Source};
 
 #[derive(Debug, Args)]
 pub(crate) struct WishArgs {
-    /// The checkpoint: a directory, or a name under models/ in Daisy's home
-    #[arg(long, value_name = "DIR|NAME")]
+    /// The checkpoint: a directory, a name under models/ in Daisy's home, or one in the Hugging Face cache
+    #[arg(long, value_name = "DIR|NAME|ORG/NAME[@REVISION]")]
     model: PathBuf,
     /// Which node holds rank 0 and the endpoint, by its name [default: this one]
     #[arg(long, value_name = "NAME")]
@@ -110,6 +111,8 @@ impl WishArgs {
         } else if self.driver.is_some() && self.model.is_absolute() {
             // The driver reads it, and this machine need not have it.
             return Ok(self.model.clone());
+        } else if let Some(cached) = cached(&self.model)? {
+            cached
         } else {
             return Err(Failure::usage(format!(
                 "--model {}: there is no such directory, nor one under {}; `daisy model import` \
@@ -156,6 +159,24 @@ impl WishArgs {
         render::hint(&format!("{OPTIQ_HEADROOM} is read; here it is DAISY_CLUSTER_HEADROOM_GB"));
         parse_headroom(&theirs.to_string_lossy())
             .map_err(|error| Failure::usage(format!("{OPTIQ_HEADROOM}: {error}")))
+    }
+}
+
+/// Where the Hugging Face cache has a model that is named as on the hub; none: `model` is no such name.
+fn cached(model: &Path) -> Result<Option<PathBuf>, Failure> {
+    let text = model.to_string_lossy();
+    let Ok(Source::Hub { repo, revision }) = Source::parse(&text, &Path::is_dir) else {
+        return Ok(None);
+    };
+    let settings = HubSettings::from_env().map_err(|error| Failure::usage(error.to_string()))?;
+    let cache = Cache::new(settings.cache);
+    match cache.find(&repo, &revision).context("cannot look for --model")? {
+        Some(snapshot) => Ok(Some(snapshot.dir)),
+        None => Err(Failure::usage(format!(
+            "--model {text}: there is no such directory, and {repo} at {revision} is not in the Hugging Face \
+             cache at {}; `hf download {repo} --revision {revision}` brings it there",
+            cache.dir().display()
+        ))),
     }
 }
 

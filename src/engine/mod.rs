@@ -35,7 +35,7 @@ use daisy_proto::{Dtype, Hidden, Row, SeqId, Shard};
 use mlx_rs::{Array, Device, DeviceType, memory};
 
 use crate::model::spec::{EMBEDDING, HEAD, NORM};
-use crate::model::{Expected, ModelConfig, Part, StoredDtype};
+use crate::model::{ModelConfig, compute_dtype};
 use cache::{Caches, KeysValuesShape, LayerShape};
 use families::{Block, StepContext};
 use host::{Submissions, all_rows, array_of, mlx_dtype, size, values, wanted_rows};
@@ -422,26 +422,6 @@ pub fn wire(bytes: u64) {
         // Before macOS 15, or above the GPU's limit: it works all the same, as far as memory allows.
         tracing::warn!(%error, bytes, "the wired limit cannot be set");
     }
-}
-
-/// On a CPU, half types are emulated: f32 is more than ten times as fast there. On a GPU, the type
-/// that the checkpoint's matrices (or their scales) are stored in: what `config.json` says is often
-/// left over from before a conversion. Norms may be stored wider, and where they stand in a shard
-/// depends on the cut, so they have no say.
-fn compute_dtype(on_gpu: bool, config: &ModelConfig, expected: &[Expected]) -> Dtype {
-    if !on_gpu {
-        return Dtype::F32;
-    }
-    let matrices = expected.iter().filter(|tensor| tensor.shape.len() == 2);
-    // Those of layers, because every shard has some: an embedding may be stored otherwise.
-    let mut layers = matrices.filter(|tensor| matches!(tensor.part, Part::Layer(_)));
-    let stored = layers.find_map(|tensor| match tensor.dtype {
-        StoredDtype::F32 => Some(Dtype::F32),
-        StoredDtype::F16 => Some(Dtype::F16),
-        StoredDtype::Bf16 => Some(Dtype::Bf16),
-        _ => None,
-    });
-    stored.or(config.dtype).unwrap_or(Dtype::Bf16)
 }
 
 /// What layer `layer` of the model keeps of a sequence.

@@ -4,9 +4,9 @@
 use daisy_proto::Dtype;
 
 use super::config::ModelConfig;
-use super::headers::TensorEntry;
+use super::headers::{StoredDtype, TensorEntry};
 use super::modules::ModuleKind;
-use super::spec::{ModelSpec, Part, PartBytes};
+use super::spec::{Expected, ModelSpec, Part, PartBytes};
 
 impl ModelSpec<'_> {
     /// Bytes of a layer's weights that one token reads: all but the experts that it does not go
@@ -71,6 +71,27 @@ impl ModelSpec<'_> {
         let hidden = 4 * u64::from(self.config.hidden);
         (hidden + widest) * dtype.size_bytes() as u64
     }
+}
+
+/// The type that a rank computes in where nobody says otherwise, from the tensors of its shard or of the
+/// whole model. On a CPU, half types are emulated: f32 is more than ten times as fast there. On a GPU, the type
+/// that the checkpoint's matrices (or their scales) are stored in: what `config.json` says is often
+/// left over from before a conversion. Norms may be stored wider, and where they stand in a shard
+/// depends on the cut, so they have no say.
+pub fn compute_dtype(on_gpu: bool, config: &ModelConfig, expected: &[Expected]) -> Dtype {
+    if !on_gpu {
+        return Dtype::F32;
+    }
+    let matrices = expected.iter().filter(|tensor| tensor.shape.len() == 2);
+    // Those of layers, because every shard has some: an embedding may be stored otherwise.
+    let mut layers = matrices.filter(|tensor| matches!(tensor.part, Part::Layer(_)));
+    let stored = layers.find_map(|tensor| match tensor.dtype {
+        StoredDtype::F32 => Some(Dtype::F32),
+        StoredDtype::F16 => Some(Dtype::F16),
+        StoredDtype::Bf16 => Some(Dtype::Bf16),
+        _ => None,
+    });
+    stored.or(config.dtype).unwrap_or(Dtype::Bf16)
 }
 
 /// Gate, up and their product of one token; of a mixture, also what each expert takes and gives.

@@ -20,6 +20,7 @@ pub mod rope;
 pub mod spec;
 
 pub use config::{ConfigError, ModelConfig};
+pub use costs::compute_dtype;
 pub use family::{AttentionBias, Family};
 pub use headers::{Header, HeaderError, StoredDtype, TensorEntry};
 pub use layers::{Experts, GatedDelta};

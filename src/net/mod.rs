@@ -1,8 +1,9 @@
-//! QUIC between nodes and between ranks, with every key pinned.
+//! What nodes and ranks say to each other, over QUIC and, for files, TCP; with every key pinned.
 //!
 //! [`control`] is what nodes say to each other: dial, accept, one stream of messages. [`edge`] carries
 //! hidden states from rank to rank by driving a [`daisy_proto::link::Link`]. [`probe`] measures a path as an
-//! edge would use it, [`udp_relay`] passes datagrams on for two others. All stand on [`tls`]
+//! edge would use it, [`udp_relay`] passes datagrams on for two others, [`files`] carries checkpoints' files over
+//! TCP. All stand on [`tls`]
 //! (raw public keys), `transport` (settings, each with its reason) and `door` (who may come in).
 //!
 //! This module does not know pipelines' meaning, tensors, files or the list of trusted nodes: whom to
@@ -12,6 +13,7 @@ pub mod control;
 mod door;
 pub mod edge;
 mod ending;
+pub mod files;
 pub mod pair;
 pub mod probe;
 pub mod tls;

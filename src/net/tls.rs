@@ -278,8 +278,14 @@ impl ResolvesServerCert for Guarded {
     }
 }
 
-/// TLS of one dial. `pin` belongs to this dial alone.
+/// TLS of one dial over QUIC. `pin` belongs to this dial alone.
 pub(crate) fn client(key: &KeyPair, pin: Arc<Pin>) -> Result<Arc<QuicClientConfig>, Error> {
+    let config = client_config(key, pin)?;
+    QuicClientConfig::try_from(config).map(Arc::new).map_err(|_| no_quic_suite())
+}
+
+/// TLS of one dial. `pin` belongs to this dial alone.
+pub(crate) fn client_config(key: &KeyPair, pin: Arc<Pin>) -> Result<ClientConfig, Error> {
     let alpns = pin.alpns();
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&PROVIDER))
         .with_protocol_versions(&[&TLS13])?
@@ -292,11 +298,17 @@ pub(crate) fn client(key: &KeyPair, pin: Arc<Pin>) -> Result<Arc<QuicClientConfi
     config.enable_sni = false;
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
-    QuicClientConfig::try_from(config).map(Arc::new).map_err(|_| no_quic_suite())
+    Ok(config)
+}
+
+/// TLS of one connection that comes in over QUIC. `pin` belongs to it alone.
+pub(crate) fn server(key: &KeyPair, pin: Arc<Pin>) -> Result<Arc<QuicServerConfig>, Error> {
+    let config = server_config(key, pin)?;
+    QuicServerConfig::try_from(config).map(Arc::new).map_err(|_| no_quic_suite())
 }
 
 /// TLS of one incoming connection. `pin` belongs to it alone.
-pub(crate) fn server(key: &KeyPair, pin: Arc<Pin>) -> Result<Arc<QuicServerConfig>, Error> {
+pub(crate) fn server_config(key: &KeyPair, pin: Arc<Pin>) -> Result<ServerConfig, Error> {
     let alpns = pin.alpns();
     let guarded = Guarded { key: Arc::clone(&key.certified), pin: Arc::clone(&pin) };
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&PROVIDER))
@@ -307,7 +319,7 @@ pub(crate) fn server(key: &KeyPair, pin: Arc<Pin>) -> Result<Arc<QuicServerConfi
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.max_early_data_size = 0;
-    QuicServerConfig::try_from(config).map(Arc::new).map_err(|_| no_quic_suite())
+    Ok(config)
 }
 
 /// The key within an Ed25519 `SubjectPublicKeyInfo` (RFC 8410): a fixed prefix and the 32 bytes.

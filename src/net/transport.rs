@@ -54,7 +54,7 @@ pub(crate) fn bind(addr: SocketAddr, device: Option<&Device>) -> io::Result<UdpS
 }
 
 #[cfg(target_vendor = "apple")]
-fn bind_device(socket: &Socket, addr: SocketAddr, device: &Device) -> io::Result<()> {
+pub(crate) fn bind_device(socket: &Socket, addr: SocketAddr, device: &Device) -> io::Result<()> {
     // Without an index the routes decide.
     let index = std::num::NonZeroU32::new(device.index);
     if addr.is_ipv4() {
@@ -65,7 +65,7 @@ fn bind_device(socket: &Socket, addr: SocketAddr, device: &Device) -> io::Result
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn bind_device(socket: &Socket, _addr: SocketAddr, device: &Device) -> io::Result<()> {
+pub(crate) fn bind_device(socket: &Socket, _addr: SocketAddr, device: &Device) -> io::Result<()> {
     socket.bind_device(Some(device.name.as_bytes()))
 }
 

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::Node;
 use super::endpoint::Endpoint;
-use super::handle::{Readiness, Submission};
+use super::handle::{LoadingRank, Readiness, Submission};
 use super::members::Member;
 use super::model::Model;
 use super::peers::{Peer, PeerEvent};
@@ -369,7 +369,13 @@ impl Driver {
     async fn progress(&mut self, rank: Rank, progress: control::LoadProgress) -> bool {
         let changed = self.pipeline.handle(self.origin.elapsed(), Input::Progress(rank, progress));
         let (done, total) = self.pipeline.loaded();
-        self.endpoint.set(Readiness::Loading { done, total });
+        let ranks = self.pipeline.ranks_loaded().map(|(node, progress)| LoadingRank {
+            node: node.to_owned(),
+            done: progress.layers_done,
+            total: progress.layers_total,
+            resident_bytes: progress.resident_bytes,
+        });
+        self.endpoint.set(Readiness::Loading { done, total, ranks: ranks.collect() });
         let node = self.node_name(rank);
         let _ = self.out.send(FromNode::Progress { rank, node, progress }).await;
         changed

@@ -33,7 +33,7 @@ impl Endpoint {
         let since_epoch =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let model = ServedModel { id: name.to_owned(), context, created: since_epoch.as_secs() };
-        let readiness = Readiness::Loading { done: 0, total: 0 };
+        let readiness = Readiness::Loading { done: 0, total: 0, ranks: Vec::new() };
         let (state, watched) = watch::channel(Serving { model: Arc::new(model), readiness });
         let (submit, submissions) = mpsc::channel(SUBMISSIONS_MAX);
         let (shutdown, stopped) = oneshot::channel();

@@ -50,6 +50,8 @@ pub enum Readiness {
     Loading {
         done: u32,
         total: u32,
+        /// In their order.
+        ranks: Vec<LoadingRank>,
     },
     Draining,
     /// A machine is short of memory: what runs goes on, and nothing new comes in. `reason` names it.
@@ -60,6 +62,16 @@ pub enum Readiness {
     Failed {
         reason: String,
     },
+}
+
+/// How far one rank has loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadingRank {
+    pub node: String,
+    /// Layers in memory.
+    pub done: u32,
+    pub total: u32,
+    pub resident_bytes: u64,
 }
 
 /// A valid chat request: bounds were checked where the JSON was parsed.
@@ -175,7 +187,7 @@ impl Readiness {
     pub fn check(&self) -> Result<(), SubmitError> {
         let why = match self {
             Self::Ready => return Ok(()),
-            Self::Loading { done, total } => {
+            Self::Loading { done, total, .. } => {
                 format!("the model is loading: {done} of {total} layers are in memory")
             }
             Self::Draining => "this node is about to stop serving".to_owned(),

@@ -198,7 +198,7 @@ fn dtype(model: &Model, machines: &[Machine], wish: &Serve) -> Dtype {
     match wish.dtype {
         Some(dtype) => dtype,
         None if on_cpu => Dtype::F32,
-        None => model.config.dtype.unwrap_or(Dtype::Bf16),
+        None => model.gpu_dtype(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cluster::{Home, PATIENCE, Process, Ready, body, post, tiny};
 
@@ -30,6 +30,21 @@ fn a_model_stays_when_its_command_leaves_it_and_goes_when_it_is_stopped() {
     let url = line.rsplit(' ').next().expect("a url").trim_end_matches("/chat/completions");
     assert_eq!(post(url, &body("hello", &json!({"max_tokens": 4}))).0, 200);
     assert!(serves(&ready));
+    let output = ready.homes[0].daisy(&["cluster", "status", "--json"]).output().expect("runs");
+    let status: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    let rank = &status["ranks"][0];
+    assert_eq!((&rank["node"], &rank["rank"]), (&json!("node"), &json!(0)), "{status}");
+    assert_eq!(rank["layers"], json!({"start": 0, "end": 5}), "{status}");
+    assert!(rank["resident_bytes"].as_u64() >= rank["weight_bytes"].as_u64(), "{status}");
+    assert!(rank["pid"].as_u64().is_some_and(|pid| pid > 0), "{status}");
+    let mut watching = Process::spawn(ready.homes[0].daisy(&["cluster", "status", "--watch"]));
+    let second_time = Instant::now() + PATIENCE;
+    while watching.output().matches("serving  ").count() < 2 {
+        assert!(Instant::now() < second_time, "{}", watching.output());
+        std::thread::yield_now();
+    }
+    watching.signal("-INT");
+    watching.exit_code();
     let mut second = ready.serve(&model, &[]);
     assert_eq!(second.exit_code(), Some(1));
     assert!(second.output().contains("serves"), "{}", second.output());

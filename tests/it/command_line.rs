@@ -240,3 +240,38 @@ fn import_refuses_what_is_no_gguf() {
     let message = home.fails(1, &["model", "import", "/no/such.gguf"]);
     assert!(message.contains("/no/such.gguf"), "{message}");
 }
+
+#[test]
+fn a_model_is_looked_for_in_the_cache_that_the_environment_names() {
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+    let home = Home::new();
+    let repo = home.path().join("hf/hub/models--org--tiny");
+    copy_dir(&tiny("llama-f32"), &repo.join("snapshots").join(COMMIT));
+    fs::create_dir_all(repo.join("refs")).expect("a folder");
+    fs::write(repo.join("refs/main"), COMMIT).expect("written");
+    let facts = home.path().join("facts.json");
+    fs::write(&facts, r#"{"nodes": [{"name": "mini", "memory_gib": 16, "chip": "Apple M4"}]}"#)
+        .expect("written");
+    let ask = |model: &str| {
+        let facts = facts.to_string_lossy();
+        Command::new(env!("CARGO_BIN_EXE_daisy"))
+            .args(["cluster", "plan", "--model", model, "--facts", &facts])
+            .env("DAISY_HOME", home.path().join("home"))
+            .env("HF_HOME", home.path().join("hf"))
+            .env_remove("HF_HUB_CACHE")
+            .output()
+            .expect("the binary runs")
+    };
+    for found in ["org/tiny", "org/tiny@main", &format!("org/tiny@{COMMIT}")] {
+        let output = ask(found);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.starts_with("org/tiny on 1 rank"), "{found}: {said} {output:?}");
+    }
+    for gone in ["org/other", "org/tiny@v9"] {
+        let output = ask(gone);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{gone}: {said}");
+        assert!(said.contains("is not in the Hugging Face cache at"), "{gone}: {said}");
+        assert!(said.contains("hf download org/"), "{gone}: {said}");
+    }
+}

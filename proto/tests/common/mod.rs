@@ -241,6 +241,7 @@ fn request() -> impl Strategy<Value = Request> {
         (pipeline(), vec(way(), 0..4))
             .prop_map(|(pipeline, ways)| Request::Reroute { pipeline, ways }),
         pipeline().prop_map(|pipeline| Request::Resume { pipeline }),
+        (pipeline(), way()).prop_map(|(pipeline, to)| Request::Relay { pipeline, to }),
         pipeline().prop_map(|pipeline| Request::Stop { pipeline }),
         any::<u32>().prop_map(|lines| Request::Logs { lines }),
         to_node().prop_map(|said| Request::Attend(Box::new(said))),
@@ -256,6 +257,7 @@ fn response() -> impl Strategy<Value = Response> {
         checkpoint.prop_map(Response::Checkpoint),
         vec(trial, 0..3).prop_map(Response::Probed),
         node_link().prop_map(Response::Link),
+        any::<u16>().prop_map(|port| Response::Relaying { port }),
         (any::<u32>(), key(), any::<u16>()).prop_map(|(pid, key, port)| Response::Staged {
             pid,
             key,

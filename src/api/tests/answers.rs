@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::super::chat::{Label, Source};
 use super::super::stream::{KEEP_ALIVE, events};
 use super::*;
-use crate::node::handle::{ChatRequest, Conversation, ToolCall};
+use crate::node::handle::{ChatRequest, Conversation, LoadingRank, ToolCall};
 
 #[tokio::test]
 async fn a_whole_answer() {
@@ -339,8 +339,15 @@ async fn models_and_probes() {
 
 #[tokio::test]
 async fn what_is_not_ready_says_why() {
+    let rank = |node: &str, done| LoadingRank {
+        node: node.to_owned(),
+        done,
+        total: 15,
+        resident_bytes: 64,
+    };
+    let ranks = vec![rank("studio", 1), rank("mini", 2)];
     let table = [
-        (Readiness::Loading { done: 3, total: 30 }, "loading", "3 of 30 layers"),
+        (Readiness::Loading { done: 3, total: 30, ranks }, "loading", "3 of 30 layers"),
         (Readiness::Draining, "draining", "stopping"),
         (
             Readiness::Short { reason: "mini is short of memory".to_owned() },
@@ -356,7 +363,13 @@ async fn what_is_not_ready_says_why() {
         assert_eq!(ready.status, 503);
         assert_eq!(ready.json()["status"], status);
         if status == "loading" {
-            assert_eq!(ready.json()["progress"], serde_json::json!({"done": 3, "total": 30}));
+            let rank = |rank: u32, node: &str, done: u32| {
+                serde_json::json!({"rank": rank, "node": node, "done": done, "total": 15,
+                                   "resident_bytes": 64})
+            };
+            let ranks = [rank(0, "studio", 1), rank(1, "mini", 2)];
+            let progress = serde_json::json!({"done": 3, "total": 30, "ranks": ranks});
+            assert_eq!(ready.json()["progress"], progress);
         }
         for more in ["", r#","stream":true"#] {
             let refused = fake.ask(&post(chat(more))).await;
