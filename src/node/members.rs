@@ -167,7 +167,9 @@ pub(crate) async fn join_up(
             let over: Vec<String> = legs[1..].iter().map(|leg| ways.quoted(leg.from)).collect();
             let over = over.join(" and ");
             let (from, to) = (&edge.from, &edge.to);
-            notes.push(format!("{from} and {to} have no fast link: hidden states between them go over {over}"));
+            notes.push(format!(
+                "{from} and {to} have no fast link: hidden states between them go over {over}"
+            ));
         }
     }
     let ways = |(edge, from): (&Edge, &Member)| match &edge.link {

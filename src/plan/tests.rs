@@ -320,6 +320,34 @@ fn without_a_link_there_is_no_edge() {
     // The way back from c to a is missing.
     assert_eq!(plan(&hops, Cut::All), Err(PlanError::NoRing { ranks: 3 }));
     assert!(matches!(plan(&hops, Cut::Best), Err(PlanError::Short(_))));
+    // Unless b passes on what c sends.
+    let hops = hops.with_detours();
+    let roomy = nodes.map(|node| Node { total_bytes: 25, available_bytes: 25, ..node });
+    let found = super::plan(&model, &roomy, &hops, &wish(Cut::All)).expect("a ring");
+    assert_eq!(counts(&found.ranks).len(), 3);
+    assert_eq!((hops.detour(2, 0), hops.detour(0, 1)), (vec![1], vec![]));
+    assert!(found.hops_ns > 4 * hop.ns(0), "two links there and two back, and b's own time");
+}
+
+#[test]
+fn a_detour_is_the_shortest_there_is_and_only_where_no_link_is() {
+    let hop = |one_way_ns| Hop { one_way_ns, bit_per_s: 1_000_000_000 };
+    let mut hops = Hops::none(5);
+    for (a, b, ns) in [(0, 1, 300_000), (1, 2, 300_000), (2, 3, 300_000), (0, 4, 1_000_000)] {
+        hops.set(a, b, hop(ns));
+    }
+    hops.set(4, 3, Hop { one_way_ns: 1_000_000, bit_per_s: 7 });
+    let found = hops.clone().with_detours();
+    assert_eq!(found.detour(0, 3), [1, 2]);
+    assert_eq!(found.detour(3, 0), [2, 1], "there as back");
+    let over_two = found.at(0, 3).expect("a way");
+    assert_eq!(over_two, Hop { one_way_ns: 1_000_000, bit_per_s: 1_000_000_000 });
+    // A slow link is a link.
+    hops.set(0, 3, hop(9_000_000));
+    let found = hops.with_detours();
+    assert_eq!((found.detour(0, 3), found.at(0, 3)), (vec![], Some(hop(9_000_000))));
+    assert_eq!(found.among(&[0, 1, 2]).at(0, 2), None, "a detour is not taken over");
+    assert_eq!(Hops::none(2).with_detours().at(0, 1), None);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Three machines in a ring, each pair with a cable of its own: the driver sees the link between the two
-//! others from outside.
+//! others from outside. And three in a row, where two have no cable.
 
 use super::cluster::{Endless, Home, Ready};
 use super::links::{PORT, answer, endpoint};
@@ -18,6 +18,42 @@ fn plug(device: &str, net: &str, ends: [&Machine; 2]) -> Result<(), String> {
         machine.ip(&format!("link set {device} up"))?;
     }
     Ok(())
+}
+
+#[test]
+fn in_a_row_of_three_the_middle_one_passes_hidden_states_back() {
+    let [near, far, third] = match machines() {
+        Ok(machines) => machines,
+        Err(why) => skip!("three machines", why),
+    };
+    plug("eth0", "10.213.21", [&near, &far]).expect("plugged in");
+    plug("eth1", "10.213.22", [&far, &third]).expect("plugged in");
+    plug("radio0", "10.213.23", [&near, &third]).expect("in reach");
+    let listen = format!("0.0.0.0:{PORT}");
+    let node = |name: &str, machine: &Machine| {
+        let kinds = "eth0=ethernet,eth1=ethernet,radio0=wifi";
+        (Home::new(name).within(&machine.namespace).with_interfaces(kinds), listen.clone())
+    };
+    let ready = Ready::new(vec![node("near", &near), node("far", &far), node("third", &third)]);
+    let peers = ["10.213.21.2", "10.213.23.2"].map(|ip| format!("{ip}:{PORT}"));
+    let ready = ready.reached_at(&[&peers[0], &peers[1]]);
+    let model = Endless::new();
+
+    let mut serve = ready.serve(model.path(), &["--nodes", "1"]);
+    let alone = answer(chat(&ready.homes[0], &endpoint(&serve), "120"));
+    serve.signal("-INT");
+    assert_eq!(serve.exit_code(), Some(0));
+
+    let mut serve = ready.serve(model.path(), &["--layers", "1,2,2", "--nodes", "far,third"]);
+    serve.line("`third` and `near` have no fast link: hidden states between them go over `far`");
+    let url = endpoint(&serve);
+    let (on_radio, on_cable) = (third.bytes("radio0"), third.bytes("eth1"));
+    let hidden = 120 * model.hidden() * 4;
+    assert_eq!(answer(chat(&ready.homes[0], &url, "120")), alone);
+    assert!(third.bytes("radio0") - on_radio < hidden, "not by radio");
+    assert!(third.bytes("eth1") - on_cable > 2 * hidden, "there and back by the cable");
+    serve.signal("-INT");
+    assert_eq!(serve.exit_code(), Some(0));
 }
 
 #[test]
@@ -40,14 +76,20 @@ fn a_link_between_two_others_is_watched_and_left_for_a_better_one() {
     let model = Endless::new();
     let wanted = ["--layers", "1,2,2", "--nodes", "far,third"];
 
+    // The driver has a cable to both.
     let mut serve = ready.serve(model.path(), &wanted);
-    assert_eq!(serve.exit_code(), Some(1), "{}", serve.output());
-    let fault = "the link between `far` and `third` cannot carry a model: it is Wi-Fi";
-    assert!(serve.output().contains(fault), "{}", serve.output());
+    serve.line("`far` and `third` have no fast link: hidden states between them go over `near`");
+    let url = endpoint(&serve);
+    let on_radio = far.bytes("radio0");
+    let over_near = answer(chat(&ready.homes[0], &url, "120"));
+    assert!(far.bytes("radio0") - on_radio < 120 * model.hidden() * 4, "not by radio");
+    serve.signal("-INT");
+    assert_eq!(serve.exit_code(), Some(0));
 
     let mut serve = ready.serve(model.path(), &[&wanted[..], &["--link", "any"]].concat());
     let url = endpoint(&serve);
     let before = answer(chat(&ready.homes[0], &url, "40"));
+    assert!(over_near.starts_with(&before), "the same tokens by either way");
     plug("eth2", "10.213.24", [&far, &third]).expect("plugged in");
     let said = serve.line("hidden states from `far` to `third` go over eth2 now");
     assert!(said.contains("a better link"), "{said}");

@@ -9,10 +9,10 @@ use daisy_proto::{NodeId, Rank, Sampling};
 use tokio::sync::mpsc;
 
 use super::{CALL_MAX, Driver, EVENTS_MAX, Event, WARM_UP};
+use crate::net::UdpRelay;
 use crate::node::ranks::RankProcess;
 use crate::node::relay::relay;
 use crate::node::requests::Requests;
-use crate::net::UdpRelay;
 use crate::node::staging::{Detour, Leg, Neighbours, StagedAt, bind_ip, stage_at};
 
 impl Driver {
